@@ -11,6 +11,7 @@ import pytest
 from support.arrays import normal
 
 import opweave as ow
+from opweave.composites import quantized_conv2d, resize
 
 kernels: Any = import_module("opweave.backends.onnxruntime.kernels")
 sessions: Any = import_module("opweave.backends.onnxruntime.sessions")
@@ -43,8 +44,91 @@ def test_div_of_ones_keeps_shape(data_type: str, shape: list[int]) -> None:
         assert_right(lambda b: b.mul(quotient(b, b.input("x", data_type, [])), b.input("y", data_type, [])), feeds)
 
 
+@pytest.mark.parametrize("data_type", ["int64", "int32", "float32"])
+def test_div_of_folded_ones_keeps_shape(data_type: str) -> None:
+    """The engine finds ones that it computes from constants."""
+
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        ones = b.max(b.cast(b.constant(np.array([1.5], "float32")), data_type), b.constant(np.ones(1, data_type)))
+        y: ow.MLOperand = b.div(b.min(ones, b.constant(np.ones(1, data_type))), b.input("x", data_type, []))
+        return b.mul(y, b.constant(np.array(3, data_type)))
+
+    for value in (1, 2):
+        assert_right(build, {"x": np.array(value, data_type)})
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Transpositions that the optimiser moves through an operation transpose its constants in place
+
+
+@pytest.mark.parametrize("data_type", ["int8", "uint8"])
+def test_constant_image_of_a_quantised_convolution(data_type: str) -> None:
+    """The kernel takes channels last, so the optimiser transposes the image: it must read the transposed one."""
+    rng = np.random.default_rng(7)
+    info = np.iinfo(data_type)
+    image, taps = (rng.integers(info.min, info.max, shape, data_type) for shape in ((1, 70, 6, 7), (2, 70, 2, 3)))
+
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        scales = [b.input(name, "float32", []) for name in "xyz"]
+        zero = b.constant(np.array(3, data_type))
+        y: ow.MLOperand = quantized_conv2d(
+            b, b.constant(image), scales[0], zero, b.constant(taps), scales[1], zero, scales[2], zero
+        )
+        return y
+
+    assert_right(build, {"x": np.array(0.25, "float32"), "y": np.array(0.5, "float32"), "z": np.array(37.3, "float32")})
+
+
+def _after_convolution(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:
+    taps = b.constant(normal(6, 1, 1, 3).astype(x.data_type))
+    y: ow.MLOperand = b.conv2d(
+        b.transpose(x, permutation=[0, 2, 3, 1]), taps, input_layout="nhwc", filter_layout="ohwi"
+    )
+    return b.transpose(b.relu(y), permutation=[0, 3, 1, 2])
+
+
+BEFORE_RESIZING: dict[str, Callable[[ow.MLGraphBuilder, ow.MLOperand], ow.MLOperand]] = {
+    "nothing": lambda b, x: x,
+    "convolution": lambda b, x: b.conv2d(x, b.constant(normal(5, 3, 1, 1).astype(x.data_type)), filter_layout="oihw"),
+    "convolution-nhwc": lambda b, x: b.conv2d(
+        x, b.constant(normal(4, 1, 1, 5).astype(x.data_type)), input_layout="nhwc", filter_layout="ohwi"
+    ),
+    "convolution-between": _after_convolution,
+    "transpose": lambda b, x: b.sigmoid(b.transpose(x, permutation=[0, 2, 3, 1])),
+    "two": lambda b, x: b.transpose(b.exp(b.transpose(x, permutation=[1, 0, 2, 3])), permutation=[1, 2, 3, 0]),
+    "sum": lambda b, x: b.add(b.abs(b.transpose(x)), b.transpose(b.abs(x), permutation=[3, 2, 1, 0])),
+}
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize("axes", [[2, 3], [1, 2], [1, 3], [0, 3], [3, 2], [0, 1]])
+@pytest.mark.parametrize("name", BEFORE_RESIZING)
+def test_resizing_behind_transpositions(name: str, axes: list[int], data_type: Any) -> None:
+    """The engine moves transpositions behind a Resize, whose kernel then refuses the axes."""
+
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        y = BEFORE_RESIZING[name](b, b.input("x", data_type, [2, 3, 4, 5]))
+        resized = b.resample2d(y, mode="linear", sizes=[6, 3], axes=axes)
+        return b.cast(b.transpose(b.neg(resized), permutation=[0, 3, 1, 2]), "float32")
+
+    x = normal(2, 3, 4, 5).astype(data_type)
+    results = []
+    for device in ("cpu", "reference"):
+        context = ow.ml.create_context(device=device)
+        builder = ow.MLGraphBuilder(context)
+        results.append(context.compute(builder.build({"y": build(builder)}), {"x": x})["y"])
+    tolerance = 1e-5 if data_type == "float32" else 1e-2
+    np.testing.assert_allclose(results[0], results[1], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_resize_of_an_image_behind_a_transposition(mode: str) -> None:
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        y = b.sigmoid(b.transpose(b.input("x", "float32", [1, 8, 9, 5]), permutation=[0, 2, 3, 1]))
+        resized = resize(b, y, sizes=[4, 5], axes=[2, 3], mode=mode, antialias=True)
+        return b.transpose(b.neg(resized), permutation=[0, 3, 1, 2])
+
+    assert_right(build, {"x": normal(1, 8, 9, 5)})
 
 
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "max", "min", "pow", "prelu"])

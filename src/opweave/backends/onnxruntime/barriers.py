@@ -1,4 +1,4 @@
-"""Insert barriers: Identity nodes that keep the engine's optimiser from wrong moves and fusions."""
+"""Keep the engine's optimiser from wrong moves and fusions, mostly by barriers: Identity nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .records import OnnxNode
 
 if TYPE_CHECKING:
-    from .emit import Emitter
+    from .emit import Emitter, Value
 
 MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 """The engine's optimiser may move a quantisation across these operators, in both directions."""
@@ -16,6 +16,38 @@ MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqu
 RESHAPES = frozenset({"Expand", "Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """The engine's optimiser moves no transposition across these operators."""
+
+
+INTERPOLATED = {4: ({2, 3}, {1, 2}), 5: ({2, 3, 4},)}
+"""The axes along which Resize interpolates linearly, by rank."""
+
+
+MOVES_OVER_RESIZE = "TransposeOptimizer_CPUExecutionProvider"
+"""The pass that moves transpositions over more operators than others do, Resize among them."""
+
+
+def keep_resized_axes(ctx: Emitter, value: Value) -> None:
+    """Keep the engine from moving a transposition of `value` behind a Resize of its last axes that interpolates.
+
+    The kernel refuses the axes that it would have to resize then.
+    """
+    axes = INTERPOLATED[value.rank]
+    pending = [(value.name, frozenset(axes[0]))]
+    seen = set(pending)
+    while pending:
+        name, resized = pending.pop()
+        node = ctx.maker(name)
+        if node is None or node.op_type in PRODUCTS or node.op_type in RESHAPES:
+            continue
+        permutation = ctx.permutations.get(name, ())
+        if len(permutation) == value.rank:
+            resized = frozenset(permutation[axis] for axis in resized)
+            if resized not in axes:
+                ctx.disabled_optimizers.add(MOVES_OVER_RESIZE)
+                return
+        states = {(operand, resized) for operand in node.inputs if operand} - seen
+        seen |= states
+        pending += states
 
 
 def keep_casts_apart(ctx: Emitter, moves_first: Container[str]) -> None:

@@ -174,6 +174,9 @@ class Emitter:
     written: dict[Node, list[tuple[str, str]]]
     """Name and operator of each ONNX node emitted for a node."""
 
+    permutations: dict[str, tuple[int, ...]]
+    """The axes of the operand of each transposition, by the name of its result."""
+
     unrounded: set[Node]
     """Nodes with a float16 result that another node reads in float32, before it is rounded."""
 
@@ -206,6 +209,7 @@ class Emitter:
         self._inputs: list[bytes] = []
         self._makers: dict[str, OnnxNode] = {}
         self._moves_first: set[str] = set()
+        self.permutations: dict[str, tuple[int, ...]] = {}
         self._names: set[str] = set()
         self._computed_sizes: SizeValues | None = None
         if portable:
@@ -382,6 +386,7 @@ class Emitter:
             if longer == sorted(longer):
                 return self.reshape(value, shape)
         result: Value = self.emit("Transpose", value, perm=list(permutation), shape=shape)
+        self.permutations[result.name] = tuple(permutation)
         if permutation[0] != 0:
             self._moves_first.add(result.name)
         return result

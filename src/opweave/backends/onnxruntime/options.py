@@ -50,6 +50,9 @@ USED_IN_PLACE = frozenset(
 The optimiser moves transpositions through all other operators, and transposes their constants in place, under the old name.
 The engine therefore copies every constant that another operator reads."""
 
+TAKE_IMAGES = frozenset({"Conv", "ConvInteger", "ConvTranspose", "FusedConv", "QLinearConv"})
+"""Operators in `USED_IN_PLACE` whose first operand the optimiser transposes, if channels come last for the faster kernel."""
+
 
 def hand_over(
     options: onnxruntime.SessionOptions,
@@ -79,6 +82,8 @@ def hand_over(
             dequantised.append((inputs, outputs))
         elif op_type not in USED_IN_PLACE:
             changed.update(inputs)
+        elif op_type in TAKE_IMAGES:
+            changed.update(inputs[:1])
     for inputs, outputs in dequantised:  # the optimiser moves transpositions through DequantizeLinear, too
         if not changed.isdisjoint(outputs):
             changed.update(inputs)

@@ -12,6 +12,7 @@ from ....core.shapes import nearest_positions, sample_positions, smallest_size
 from ....core.sizes import Dimension, is_same_size, is_static
 from ....ops import convolution as ops
 from ..backend import ort
+from ..barriers import keep_resized_axes
 from ..emit import Emitter, Value
 from ..products import emit_product
 
@@ -180,6 +181,7 @@ def _(ctx: Emitter, input: Value, mode: str, sizes: Sequence[int], axes: Sequenc
     order = [axis for axis in range(4) if axis not in axes] + sorted(axes)
     shape = [ctx.output.shape[axis] for axis in order]
     x = ctx.transpose(input, order)
+    keep_resized_axes(ctx, x)
     y = _resize(ctx, x, shape, mode="linear", coordinate_transformation_mode="half_pixel")
     return ctx.transpose(y, [order.index(axis) for axis in range(4)])
 

@@ -98,7 +98,11 @@ def _differ_in_sign(ctx: Emitter, a: Value, b: Value, rest: Value) -> Value:
 def _keep_shape_of_ones(ctx: Emitter, a: Value) -> None:
     """Disable an optimiser pass that rewrites 1 / b * c as c / b and drops axes that only the 1 has."""
     ones = ctx.array_of(a)
-    if ones is not None and ones.ndim and ones.size == 1 and ones.item() == 1:
+    if ones is None:
+        may_be_one = ctx.is_foldable(a.name) and a.shape != ()
+    else:
+        may_be_one = ones.ndim > 0 and ones.size == 1 and ones.item() == 1
+    if may_be_one:
         ctx.disabled_optimizers.add("DivMulFusion")
 
 

@@ -22,6 +22,7 @@ from ....core.dtypes import FLOATS
 from ....core.graph import Desc
 from ....core.sizes import Dimension, is_same_size
 from ..backend import ort
+from ..barriers import keep_resized_axes
 from ..emit import MICROSOFT, Emitter, Value
 
 _EXACT = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
@@ -98,6 +99,8 @@ def _(
     last = list(input.dims[-spatial:])
     last = [1] * (spatial - len(last)) + last
     x = ctx.reshape(input, [1, prod(input.dims[:-spatial]), *last])
+    if mode != "nearest":
+        keep_resized_axes(ctx, x)
     factors, shape = [1.0] * x.rank, list(x.dims)
     for axis, size, scale in changed:
         factors[axis - input.rank], shape[axis - input.rank] = scale, size
