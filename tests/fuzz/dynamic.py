@@ -397,6 +397,8 @@ class Drafts:
         self.g.refuse(
             lambda: op(self.g.builder, x.operand, *operands, **attributes, label="from data"),
             f"{op.name} 'from data': {op.positional[k + 1]} must be computed from shapes and integer constants",
+            # The operands before it are checked first.
+            *(f"{op.name} 'from data': {name} must" for name in op.positional[1 : k + 1]),
         )
 
     def spoil(self, targets: list[int]) -> list[int]:

@@ -28,12 +28,18 @@ from pathlib import Path
 from threading import Lock
 from typing import TextIO
 
-PER_PROCESSOR = 2**27
-"""Address space of the threads that libraries start for a processor: a stack of 8 MiB, two arenas of glibc. An estimate."""
+PER_PROCESSOR = 3 * 2**27
+"""Address space of the threads that libraries start for a processor. An estimate: with 32 processors, 12 GiB were enough."""
 MEMORY = 2 * 2**30 + PER_PROCESSOR * max(0, (os.cpu_count() or 1) - 2)
 """Address space of a child, in bytes. Some libraries count all processors of the machine, not those of the process."""
-THREADS = {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Variables of children for libraries that start threads when they are imported, before the process is bound to processors."""
+THREADS = {
+    "MALLOC_ARENA_MAX": "2",
+    "MKL_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "2",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""Variables of children for libraries that start threads when they are imported, before the process is bound to processors.
+Without MALLOC_ARENA_MAX, glibc reserves 64 MiB of address space for each thread that allocates memory."""
 SECONDS = 20
 MESSAGE = 20_000
 """The characters of a message that are kept."""

@@ -21,7 +21,8 @@ from fuzz.builder import spoiled
 from fuzz.dynamic import LIMITS, Drafts
 from fuzz.frame import Finding
 from fuzz.size_calls import arrays_of, draw_call
-from opweave.core.graph import Graph
+from opweave.core.dtypes import is_float
+from opweave.core.graph import Graph, Node
 from opweave.core.operation import Op
 from opweave.core.size_values import at, values_at, variables_in
 from opweave.core.sizes import Dimension, Size, UnknownName, is_unknown, unknown_name
@@ -33,6 +34,9 @@ COMBINATIONS = 5
 
 ELEMENTS = 3000
 """The size of the largest value."""
+
+LARGEST = 20
+"""The largest number of a new name whose numbers are those of a formula, unless its base is larger."""
 
 ATTEMPTS = 3
 """Choices of names for a call; one that few combinations allow is tried again."""
@@ -74,6 +78,7 @@ class Value:
         numbers: the arrays in each combination, if it is one of a chain that gives sizes.
         wraps: the combinations in which an integer of its chain wraps around.
         is_exact: whether operations alone gave it whose results do not depend on the order of sums.
+        is_specified: whether no cast gave it whose results depend on the back end.
     """
 
     operand: Any
@@ -81,6 +86,7 @@ class Value:
     numbers: list[np.ndarray | None] | None = None
     wraps: set[int] = field(default_factory=set)
     is_exact: bool = True
+    is_specified: bool = True
 
     @property
     def desc(self) -> tuple[str, tuple[int, ...]] | None:
@@ -168,7 +174,7 @@ class Growth:
         for sizes in self.sizes:
             number = self.rng.choice([base, base, base + 1, 1, 2, self.rng.randint(1, 6)]) if self.chance(0.96) else 0
             if like is not None and not self.chance(0.1):
-                number = max(at(like, sizes), 0)
+                number = _number(like, sizes, max(base, LARGEST), number)
             sizes[name] = number
         self.sizes[0][name] = base
         return Size(name)
@@ -364,9 +370,10 @@ class Growth:
         for k, message in attempt.errors.items():
             self.errors[k] = message
         values = []
+        is_specified = all(self.values[k].is_specified for k in read) and not _is_unspecified(attempt.operands[0].node)
         for number, operand in enumerate(attempt.operands):
             twins = [attempt.results[k][number] if k in attempt.results else None for k in range(COMBINATIONS)]
-            values.append(Value(operand, twins, is_exact=is_exact and op in EXACT))
+            values.append(Value(operand, twins, is_exact=is_exact and op in EXACT, is_specified=is_specified))
             self.declared |= variables_in(operand.shape)
         self.values += values
         self.needed |= variables_in(tuple(attempt.operands[0].node.attributes.values()))
@@ -374,12 +381,12 @@ class Growth:
         self.names.append(op.name)
         return values
 
-    def refuse(self, call: Callable[[], Any], message: str) -> None:
-        """Require that the builder refuses a call."""
+    def refuse(self, call: Callable[[], Any], message: str, *others: str) -> None:
+        """Require that the builder refuses a call with a message, or with one of `others`; all are beginnings."""
         try:
             call()
         except ow.ValidationError as error:
-            if not str(error).startswith(message) and not re.search(LIMITS, str(error)):
+            if not str(error).startswith((message, *others)) and not re.search(LIMITS, str(error)):
                 raise Finding(f"the message is {error}, and should begin with: {message}") from error
         else:
             raise Finding(f"the builder accepts a call, and should say: {message}")
@@ -414,6 +421,21 @@ class Growth:
                 continue
             return True
         return False
+
+
+def _is_unspecified(node: Node) -> bool:
+    """Whether the results of a node may depend on the back end: integers of floats out of range, or of the bits of NaN."""
+    is_cast = node.op.name in ("cast", "bit_cast")
+    return is_cast and is_float(node.operands[0].data_type) and not is_float(node.outputs[0].data_type)
+
+
+def _number(formula: Dimension, sizes: dict[str, int], largest: int, otherwise: int) -> int:
+    """The number of a formula, if it exists and is small: where a combination is not allowed, sizes may be anything."""
+    try:
+        number = at(formula, sizes)
+    except (KeyError, ZeroDivisionError):
+        return otherwise
+    return max(number, 0) if number <= largest else otherwise
 
 
 def _call(op: Op[..., Any], builder: Any, call: Call) -> Any:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from samples import SAMPLES, type_choices
 
 from benchmarks.page import DOCS
 from fuzz import frame, page, record
 from fuzz.__main__ import CAMPAIGNS, campaign
+from fuzz.size_calls import Make
+from opweave.core.operation import Op
+from opweave.ops import indexing
 
 TESTS = Path(__file__).parents[1]
 
@@ -26,6 +32,15 @@ def test_campaign_finds_nothing(name: str, tmp_path: Path) -> None:
     result = frame.run(chosen, range(chosen.short), seed=31, out=tmp_path)
     assert not result.findings, [path.read_text() for path in tmp_path.glob("*.txt")]
     assert sum(result.outcomes.values()) == chosen.short
+
+
+@pytest.mark.parametrize("op", [indexing.scatter_elements, indexing.scatter_nd], ids=lambda op: op.name)
+def test_scatters_are_drawn_for_shapes_of_no_elements(op: Op[..., Any]) -> None:
+    types = next(iter(type_choices(op, op.limits)))
+    for shape in ((0,), (0, 3), (2, 0), (0, 0)):
+        for seed in range(20):
+            call = SAMPLES[op].make(Make(random.Random(seed), types, [shape]))
+            assert op(*call.args, **call.kwargs).shape == call.args[0].shape
 
 
 # The frame -----------------------------------------------------------------------------------------------------------

@@ -66,7 +66,8 @@ def _(make: Make) -> Call:
     axis = make.integer(0, x.ndim - 1)
     lines = make.array("input", x.shape, special=False).astype(np.float64)
     # The ranks of the elements along the axis are a permutation of the positions; some of them are picked.
-    picked = np.argsort(lines, axis=axis, kind="stable").take(range(make.integer(1, x.shape[axis])), axis)
+    count = make.integer(min(1, x.shape[axis]), x.shape[axis])
+    picked = np.argsort(lines, axis=axis, kind="stable").take(np.arange(count), axis)
     indices = spelled(make, picked, x.shape[axis])
     updates = make.array("updates", indices.shape, special=True)
     return Call(x, indices, updates, axis=axis) if axis > 0 or make.boolean() else Call(x, indices, updates)
@@ -77,9 +78,11 @@ def _(make: Make) -> Call:
     x = make.array("input", make.shape(1, 5, 4), special=True)
     leading = x.shape[: make.integer(1, x.ndim)]
     counts: tuple[int, ...] = make.shape(0, 3, 3)
+    if 0 in leading:
+        counts = (0,)
     while prod(counts) > prod(leading):
         counts = counts[1:]
-    order = np.array(make.permutation(prod(leading)))[: prod(counts)]
+    order = np.array(make.permutation(prod(leading)), "int64")[: prod(counts)]
     columns = np.unravel_index(order.reshape(counts), leading)
     indices = np.stack([spelled(make, c, size) for c, size in zip(columns, leading, strict=True)], axis=-1)
     return Call(x, indices, make.array("updates", (*counts, *x.shape[len(leading) :]), special=True))
