@@ -21,7 +21,7 @@ from opweave.support import disk_cache
 from opweave.support.digests import prefix_of
 from opweave.support.tuned import has_tuning
 
-KEYS = [f"{number:064x}" for number in range(6)]
+KEYS = [f"{number:064x}" for number in range(9)]
 FILE_BYTES = 132  # with the digest of 32
 
 
@@ -47,7 +47,7 @@ def test_store_evicts_least_recently_used_files(folder: Path, monkeypatch: pytes
         store(number, age=1000 - number)
     assert kept() == {0, 1, 2, 3}
     assert disk_cache.load(KEYS[0], "o") == bytes(100)  # now it was used last
-    monkeypatch.setenv("OPWEAVE_CACHE_BYTES", str(3 * FILE_BYTES))
+    monkeypatch.setenv("OPWEAVE_CACHE_BYTES", str(3 * FILE_BYTES + FILE_BYTES // 2))
     store(4, age=0)
     assert kept() == {0, 3, 4}
 
@@ -119,12 +119,13 @@ def test_eviction_scans_only_after_many_bytes(folder: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(disk_cache, "_evict", noted)
     monkeypatch.setattr(disk_cache, "SHARE", 2)
-    monkeypatch.setenv("OPWEAVE_CACHE_BYTES", str(5 * FILE_BYTES))
-    for number in range(6):
+    monkeypatch.setattr(disk_cache, "SPARE", 2)
+    monkeypatch.setenv("OPWEAVE_CACHE_BYTES", str(6 * FILE_BYTES))
+    for number in range(9):
         store(number, age=1000 - number)
-    # The first file, after two more, when the limit is reached, and beyond it.
-    assert looked == [1, 4, 5, 6]
-    assert kept() == {1, 2, 3, 4, 5}
+    # The first file, after three more, when the limit is reached, and beyond it: then there is room for more.
+    assert looked == [1, 4, 6, 7]
+    assert kept() == {4, 5, 6, 7, 8}
 
 
 def test_disk_cache_concurrent_store_and_evict(folder: Path) -> None:

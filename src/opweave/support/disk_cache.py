@@ -47,6 +47,9 @@ _TEMPORARY = rf"\.({_NAME})\.\w+"
 SHARE = 16
 """A process that has written 1/16 of the limit lists all files again, because others write, too. An estimate."""
 
+SPARE = 64
+"""A full cache gets 1/64 of the limit free, so that not every file that is stored lists all others. An estimate."""
+
 _warned: set[str] = set()
 
 _room: dict[tuple[Path, int], int] = {}
@@ -215,8 +218,11 @@ def _names() -> list[str]:
 
 def _evict(new: Path) -> int:
     """Delete the least recently used files beyond the limit, and stale temporary ones; return the bytes that remain."""
+    files = sorted(entries(), key=lambda entry: entry.path != new)  # the new one is kept
     total, most = 0, limit()
-    for entry in sorted(entries(), key=lambda entry: entry.path != new):  # the new one is kept
+    if sum(entry.bytes for entry in files) > most:
+        most -= most // SPARE
+    for entry in files:
         total += entry.bytes
         if total > most and entry.path != new:
             with suppress(OSError):
