@@ -234,7 +234,7 @@ def hashes_of_partition(nodes: int) -> int:
     for k in range(nodes):
         node: Any = SimpleNamespace(input=[names[k]], output=[names[k + 1]], attribute=[])
         trace.steps.append(TracedNode(node, "webnn", None))
-        trace.maker[names[k + 1]] = trace.steps[-1]
+        trace.producer[names[k + 1]] = trace.steps[-1]
     Counted.asked = 0
     (segment,) = sections(trace, names[-1:])
     assert len(segment.nodes) == nodes

@@ -83,17 +83,17 @@ class Conversation:
         require(isinstance(text, str), f"text must be a str, got {short_repr(text)}")
         is_count = limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit > 0)
         require(is_count, f"limit must be a positive integer or None, got {short_repr(limit)}")
-        said = {"role": "user", "content": text}
+        prompt = {"role": "user", "content": text}
         room = self._decoder.room
-        tokens = self._vocabulary.encode(self._vocabulary.render([*self.messages, said]))
+        tokens = self._vocabulary.encode(self._vocabulary.render([*self.messages, prompt]))
         if len(tokens) >= room:
             raise ValidationError(
                 f"the context is full: with this message the conversation has {len(tokens)} tokens, and there is room "
                 f"for {room}, the reply included"
             )
-        return self._generate(said, tokens, limit)
+        return self._generate(prompt, tokens, limit)
 
-    def _generate(self, said: Message, tokens: list[int], limit: int | None) -> Generator[str]:
+    def _generate(self, prompt: Message, tokens: list[int], limit: int | None) -> Generator[str]:
         decoder, reply = self._decoder, Reply(0)
         # The last token is read even if it is in the cache, for the logits of the next token.
         cached = min(_common_length(tokens, decoder.tokens), len(tokens) - 1)
@@ -114,7 +114,7 @@ class Conversation:
                 token = self._sampler(decoder.feed([token]))
             reply.end = "done"
         finally:
-            self.messages += [said, {"role": "assistant", "content": "".join(parts)}]
+            self.messages += [prompt, {"role": "assistant", "content": "".join(parts)}]
 
 
 def _common_length(first: list[int], second: list[int]) -> int:

@@ -167,9 +167,9 @@ def _epilogues(graph: Graph, winners: set[Node]) -> set[Node]:
     """
     absorbed: set[Node] = set()
     for node in graph.nodes:
-        makers = [operand.node for operand in node.operands if operand.node is not None]
-        after_sum = any(maker in absorbed and maker.op is ops.add for maker in makers)
-        if after_sum or any(maker.op in _HEAVY and maker not in winners for maker in makers):
+        producers = [operand.node for operand in node.operands if operand.node is not None]
+        after_sum = any(producer in absorbed and producer.op is ops.add for producer in producers)
+        if after_sum or any(producer.op in _HEAVY and producer not in winners for producer in producers):
             absorbed.add(node)
     return absorbed
 

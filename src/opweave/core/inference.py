@@ -132,16 +132,16 @@ def _infer_by_samples(
     names = sorted(variables_in(tuple(candidates)))
     samples: list[Mapping[str, int]] = []
     results: list[Results] = []
-    said: ValidationError | None = None
+    refusal: ValidationError | None = None
     for limit in (MAX_SAMPLE, MAX_DIMENSION):
         for sizes in islice(_combinations(names), MAX_TRIALS):
             try:
                 numbers = {name: values_at(value, sizes) for name, value in attributes.items()}
                 results.append(evaluate(map_operands(inputs, partial(_operand_at, sizes, limit)), numbers)[1])
-            except ValidationError as refusal:
-                said = refusal
+            except ValidationError as error_at_sizes:
+                refusal = error_at_sizes
             except ArithmeticError:
-                said = ValidationError("a size must not be divided by 0")
+                refusal = ValidationError("a size must not be divided by 0")
             else:
                 samples.append(sizes)
             if len(samples) == SAMPLES:
@@ -149,7 +149,7 @@ def _infer_by_samples(
         if results:
             break
     else:
-        raise type(error)(f"{error}; with numbers, it says: {said}")
+        raise type(error)(f"{error}; with numbers, it says: {refusal}")
     _check_counts(results)
     columns = list(zip(*map(descs_of, results), strict=True))
     fitted = tuple(

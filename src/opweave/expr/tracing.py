@@ -1,4 +1,4 @@
-"""Tracing: functions of arrays as programs."""
+"""Trace functions of arrays to formulas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .ranges import check_positions
 
 
 def of_input(source: Input) -> Traced:
-    """The array that reads `source` at its own positions."""
+    """Return an array that has the shape and the elements of `source`."""
     return Traced(source.desc.shape, Load(source, positions_of(source.desc.shape)))
 
 
@@ -28,7 +28,7 @@ def inputs_of(descs: Sequence[Desc], names: Sequence[str] = ()) -> tuple[tuple[I
 
 
 def trace(function: Callable[..., Any], name: str, descs: Sequence[Desc], **attributes: Any) -> Formula:
-    """Trace `function` with one `Traced` for each of `descs`, and return the program it defines.
+    """Trace `function` with one `Traced` for each of `descs`, and return its formula.
 
     Args:
         function: returns an array, or a tuple of arrays.
@@ -50,7 +50,7 @@ def trace(function: Callable[..., Any], name: str, descs: Sequence[Desc], **attr
 
 
 def trace_named(function: Callable[..., Any], name: str, descs: Sequence[Desc], names: Sequence[str] = ()) -> Formula:
-    """`trace`, with names of the operands for messages; default: x0, x1, …"""
+    """Trace as `trace` does, with names of the operands for messages; default: x0, x1, …"""
     inputs, arrays = inputs_of(descs, names)
     checks: list[Check] = []
     token = run_checks.set(checks)
@@ -59,11 +59,13 @@ def trace_named(function: Callable[..., Any], name: str, descs: Sequence[Desc], 
         results = tuple(as_array(r) for r in (result if isinstance(result, (tuple, list)) else (result,)))
     finally:
         run_checks.reset(token)
-    return program(name, inputs, results, checks)
+    return make_formula(name, inputs, results, checks)
 
 
-def program(name: str, inputs: tuple[Input, ...], results: Sequence[Traced], checks: Sequence[Check] = ()) -> Formula:
-    """The program that computes `results` from `inputs`.
+def make_formula(
+    name: str, inputs: tuple[Input, ...], results: Sequence[Traced], checks: Sequence[Check] = ()
+) -> Formula:
+    """Return the formula that computes `results` from `inputs`.
 
     Results may not depend on positions outside of their axes, nor on arrays that are not among the inputs.
     """

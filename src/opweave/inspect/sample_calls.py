@@ -131,10 +131,10 @@ def _calls(
         raise refusal
     if not calls:
         names = ", ".join(f"{name}=({data_type!r}, […])" for name in open_names)
-        said = str(refusal).removeprefix(f"{op.name}: ")
+        problem = str(refusal).removeprefix(f"{op.name}: ")
         if refusal is not None and not isinstance(refusal, MLError):
-            said = f"{type(refusal).__name__}: {refusal}{user_line(refusal, op.source)}"
-        problem = f"none of the calls that check tries is valid: {said}; give operands to check or example: {names}"
+            problem = f"{type(refusal).__name__}: {refusal}{user_line(refusal, op.source)}"
+        problem = f"none of the calls that check tries is valid: {problem}; give operands to check or example: {names}"
         raise ValidationError(f"{op.name}: {problem}") from refusal
     return list(calls.values())
 

@@ -55,13 +55,13 @@ def column_of(line: str, offset: int) -> int:
     return len(line.encode()[:offset].decode(errors="ignore"))
 
 
-def python_place(file: str, number: int, said: str, offset: int | None = None) -> str:
+def python_place(file: str, number: int, message: str, offset: int | None = None) -> str:
     """Return an error in a Python file, as the end of a message that begins with its subject.
 
     `offset` is that of the error in the line, in bytes of UTF-8; None marks the whole statement.
     """
     line = getline(file, number).rstrip()
-    head = f" ({file_name(file)}, line {number}): {said}"
+    head = f" ({file_name(file)}, line {number}): {message}"
     if not line:
         return head
     column = len(line) - len(line.lstrip()) if offset is None else column_of(line, offset)
@@ -115,7 +115,7 @@ def explain_numba(function: Callable[..., Any], error: BaseException) -> str:
     text = str(error)
     reason = _NUMBA_REASON.search(text)
     lines = [line.strip() for line in text.splitlines() if not _NUMBA_HEADLINE.match(line)]
-    said = reason[1] if reason else " ".join(lines[: 2 if lines[1:2] and lines[1].startswith(">>>") else 1])
+    message = reason[1] if reason else " ".join(lines[: 2 if lines[1:2] and lines[1].startswith(">>>") else 1])
     spec = find_spec("numba")
     package = "" if spec is None or spec.origin is None else f"{Path(spec.origin).parent}{os.sep}"
     places = [(file, int(line)) for file, line in _NUMBA_PLACE.findall(text) if not file.startswith(package)]
@@ -124,7 +124,7 @@ def explain_numba(function: Callable[..., Any], error: BaseException) -> str:
         places = [(location.filename, location.line)]
     code = function.__code__
     return python_place(
-        *(places or [(code.co_filename, definition_line(code))])[0], said.removesuffix(". Raised from None")
+        *(places or [(code.co_filename, definition_line(code))])[0], message.removesuffix(". Raised from None")
     )
 
 
@@ -143,8 +143,8 @@ def undefined_names(function: Callable[..., Any]) -> Iterator[str]:
                 continue
             if name not in seen and positions is not None and positions.lineno is not None:
                 seen.add(name)
-                said = f"name {name!r} is not defined"
-                yield python_place(inner.co_filename, positions.lineno, said, positions.col_offset)
+                message = f"name {name!r} is not defined"
+                yield python_place(inner.co_filename, positions.lineno, message, positions.col_offset)
 
 
 def _codes_of(code: CodeType) -> Iterator[CodeType]:

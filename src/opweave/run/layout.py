@@ -155,7 +155,7 @@ class Layout(Pool[Intermediates]):
     def _finish(self, last: int) -> None:
         """Copy outputs to their targets; copies between the same spaces for the same reason are one step."""
         together: dict[tuple[Space, Space, str, int], list[tuple[int, int]]] = {}
-        makers = {value: step for step in self.program.steps for value in step.writes}
+        producers = {value: step for step in self.program.steps for value in step.writes}
         # Outputs that overwrite inputs come last: other copies may read these inputs.
         for value, slot in [*self._targets.items(), *self._twins, *self._apart]:
             if slot in self._slots.get(value, ()):
@@ -172,13 +172,13 @@ class Layout(Pool[Intermediates]):
             elif (value, slot) in self._apart:
                 segment, reason = last, OVER_INPUT
             else:
-                segment = makers[value].segment
+                segment = producers[value].segment
                 if not self._spaces[source].is_host:
                     reason = "an output from the device"
                 elif not self._spaces[slot].is_host:
                     reason = "an output to the device"
                 else:
-                    reason = f"out of the memory of {makers[value].title}"
+                    reason = f"out of the memory of {producers[value].title}"
             key = self._spaces[source], self._spaces[slot], reason, segment
             together.setdefault(key, []).append((source, slot))
         for (_, _, reason, segment), pairs in together.items():

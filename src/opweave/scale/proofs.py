@@ -122,7 +122,7 @@ class _ProvenValues:
         return self._axes[name]
 
     def _result(self, name: str) -> Axis:
-        steps = [trace.maker.get(name) for trace in (self._one, self._other)]
+        steps = [trace.producer.get(name) for trace in (self._one, self._other)]
         first, second = steps
         step = first or second
         if step is None:

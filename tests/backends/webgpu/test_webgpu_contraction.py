@@ -27,7 +27,7 @@ from opweave.core.operation import call_with
 from opweave.expr import ir
 from opweave.expr.array import axes_of
 from opweave.expr.gpu import Features, GpuKernel
-from opweave.expr.tracing import inputs_of, of_input, program as make_program
+from opweave.expr.tracing import inputs_of, make_formula, of_input
 
 FLOAT16 = Features(float16=True, max_buffers=16)
 PACKED = Features(float16=False, max_buffers=16)
@@ -120,7 +120,7 @@ class Made:
         """The kernels; those of the call itself without an epilogue."""
         if epilogue is None and not isinstance(self.result.body, ir.Load):
             sources = tuple(source for source in ir.sources(self.result.body) if isinstance(source, ir.Input))
-            epilogue = make_program("result", sources, (self.result,))
+            epilogue = make_formula("result", sources, (self.result,))
         return self.contraction.kernels(epilogue, "sample")
 
 

@@ -16,7 +16,7 @@ from ...expr.array import Traced
 from ...expr.gpu import Features
 from ...expr.ir import Formula
 from ...expr.simplify import simplify
-from ...expr.tracing import inputs_of, program
+from ...expr.tracing import inputs_of, make_formula
 from ...kernels.expression import descs_of, program_of
 from ...ops import constants
 from ...ops.movement import concat, reshape
@@ -85,7 +85,7 @@ def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Formula | 
     result = _apply(node, backend, lambda _: next(rest))
     if isinstance(result, Staged):
         result.inputs = inputs
-    return result if isinstance(result, Special) else simplify(program(node.op.name, inputs, result))
+    return result if isinstance(result, Special) else simplify(make_formula(node.op.name, inputs, result))
 
 
 def has_names(node: Node) -> bool:

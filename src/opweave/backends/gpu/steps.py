@@ -17,7 +17,7 @@ from ...expr.evaluate import evaluate
 from ...expr.gpu import Features, GpuKernel, KernelProgram
 from ...expr.ir import Formula, Input, Output, Stored
 from ...expr.simplify import simplify
-from ...expr.tracing import of_input, program as make_program
+from ...expr.tracing import make_formula, of_input
 from .backend import GpuBackend
 from .constants import GpuConstant
 from .contraction.kernels import Contraction
@@ -103,7 +103,7 @@ class Kernels:
     def fill(self, place: Buffer, value: Pending, title: str) -> None:
         """Add the kernels that compute a pending value into a place."""
         inputs = tuple(sorted(value.sources, key=lambda source: source.number))
-        program = simplify(make_program(title, inputs, (value.result,)))
+        program = simplify(make_formula(title, inputs, (value.result,)))
         self.places[program.outputs[0]] = place
         if value.anchor is None:
             kernels = gpu.kernels(program, self.features)
@@ -225,7 +225,7 @@ class Kernels:
     def _compute(self, value: Pending) -> Buffer:
         """Compute a value that depends on constants only."""
         inputs = tuple(value.sources)
-        program = simplify(make_program("a constant", inputs, (value.result,)))
+        program = simplify(make_formula("a constant", inputs, (value.result,)))
         desc = program.outputs[0].desc
         array = np.empty(desc.shape, desc.data_type)
         evaluate(program, [self.places[source].array for source in inputs], [array])

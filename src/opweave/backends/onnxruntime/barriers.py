@@ -70,16 +70,16 @@ def _before_factors(ctx: Emitter, name: str) -> Iterator[str]:
     """Yield the value `name`, then each value that it is a scalar multiple of: the optimiser moves factors into products."""
     while True:
         yield name
-        maker = ctx.maker(name)
-        if maker is None or maker.domain or maker.op_type == "Cast":
+        producer = ctx.producer(name)
+        if producer is None or producer.domain or producer.op_type == "Cast":
             return
-        kept = ctx.unchanged_operand(maker)
-        if kept is None and maker.op_type in ("Div", "Mul"):
-            numbers = [ctx.is_number(name) for name in maker.inputs]
-            kept = 0 if numbers[1] else 1 if numbers[0] and maker.op_type == "Mul" else None
+        kept = ctx.unchanged_operand(producer)
+        if kept is None and producer.op_type in ("Div", "Mul"):
+            numbers = [ctx.is_number(name) for name in producer.inputs]
+            kept = 0 if numbers[1] else 1 if numbers[0] and producer.op_type == "Mul" else None
         if kept is None:
             return
-        name = maker.inputs[kept]
+        name = producer.inputs[kept]
 
 
 def _values_after_transpose(ctx: Emitter, moves_first: Container[str]) -> set[str]:
@@ -105,12 +105,12 @@ def keep_outputs_apart(ctx: Emitter, outputs: Container[str]) -> None:
     moved: dict[str, None] = {}
     for node in ctx.nodes:
         name, is_moved = node.inputs[0] if node.op_type == "QuantizeLinear" else "", False
-        while (maker := ctx.maker(name)) is not None:
-            kept = ctx.unchanged_operand(maker)
-            if kept is None and maker.op_type not in MOVES:
+        while (producer := ctx.producer(name)) is not None:
+            kept = ctx.unchanged_operand(producer)
+            if kept is None and producer.op_type not in MOVES:
                 break
-            is_moved |= maker.op_type in MOVES
-            name = maker.inputs[kept or 0]
+            is_moved |= producer.op_type in MOVES
+            name = producer.inputs[kept or 0]
             if is_moved and name in outputs:
                 moved[name] = None
     _insert_apart(ctx, moved)

@@ -111,10 +111,10 @@ def _for_any_size(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Widened:
-    """A float16 value in float32. `maker` computed it and rounded it to float16; None if it was float16 before."""
+    """A float16 value in float32. `producer` computed it and rounded it to float16; None if it was float16 before."""
 
     value: Value
-    maker: Node | None
+    producer: Node | None
 
 
 EmittedGraph: TypeAlias = "tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How]]"
@@ -207,7 +207,7 @@ class Emitter:
         self._answers: dict[Callable[[Graph], Any], Any] = {}
         self._before_reshape: dict[str, Value] = {}
         self._inputs: list[bytes] = []
-        self._makers: dict[str, OnnxNode] = {}
+        self._producers: dict[str, OnnxNode] = {}
         self._moves_first: set[str] = set()
         self.permutations: dict[str, tuple[int, ...]] = {}
         self._names: set[str] = set()
@@ -391,12 +391,12 @@ class Emitter:
             self._moves_first.add(result.name)
         return result
 
-    def makers(self, name: str, through: Container[str] = ()) -> Iterator[OnnxNode]:
+    def producers(self, name: str, through: Container[str] = ()) -> Iterator[OnnxNode]:
         """Yield the node that computes the value `name`; while its operator is in `through`, follow its first operand.
 
         Nodes that change nothing are skipped.
         """
-        while (node := self._makers.get(name)) is not None:
+        while (node := self._producers.get(name)) is not None:
             kept = self.unchanged_operand(node)
             if kept is None:
                 yield node
@@ -525,7 +525,7 @@ class Emitter:
         self.labels[name] = label
         node = OnnxNode(op_type, inputs, outputs, attributes, domain, name)
         self.nodes.append(node)
-        self._makers.update(dict.fromkeys(outputs, node))
+        self._producers.update(dict.fromkeys(outputs, node))
         if inputs and all(self.is_foldable(name) for name in inputs if name):
             self._foldable.update(outputs)
 
@@ -547,8 +547,8 @@ class Emitter:
         array = self.constants.get(name)
         return name in self._foldable if array is None else array.size == 1
 
-    def maker(self, name: str) -> OnnxNode | None:
-        return self._makers.get(name)
+    def producer(self, name: str) -> OnnxNode | None:
+        return self._producers.get(name)
 
     def fresh(self) -> str:
         self._count += 1
@@ -600,8 +600,8 @@ class Emitter:
             else:
                 wide = self.cast(value, data_type)
             widened = self._widened_halves[value.name] = _Widened(wide, None)
-        elif widened.maker is not None and widened.maker is not self.node:
-            self.unrounded.add(widened.maker)
+        elif widened.producer is not None and widened.producer is not self.node:
+            self.unrounded.add(widened.producer)
         return widened.value
 
     def _narrow(self, value: Value, data_type: str) -> Value:

@@ -189,13 +189,13 @@ class Owners:
         self._by_name = {node.name: node for node in nodes}
         # Branches may use a name for different values.
         counts = Counter(name for node in nodes for name in node.outputs)
-        self._makers: dict[str, ModelNode] = {}
+        self._producers: dict[str, ModelNode] = {}
         folded = {"", *constants}
         for node in nodes:
             if node.op_type == "Constant" or (node.inputs and folded.issuperset(node.inputs)):
                 folded.update(node.outputs)
             else:
-                self._makers |= {name: node for name in node.outputs if counts[name] == 1}
+                self._producers |= {name: node for name in node.outputs if counts[name] == 1}
         self._ranks = {name: rank for rank, name in enumerate(self._by_name)}
         anchors = {kernel.name: self._anchor(kernel.name) for kernel in kernels}
         homes = {anchor.name: kernel for kernel, anchor in anchors.items() if anchor is not None}
@@ -219,8 +219,8 @@ class Owners:
         if name.endswith(BLOCKED):
             value = name.removesuffix(BLOCKED)
             converted = value.removesuffix("_bn").removesuffix("_mul")  # what became a convolution
-            if (maker := self._makers.get(value) or self._makers.get(converted)) is not None:
-                return maker
+            if (producer := self._producers.get(value) or self._producers.get(converted)) is not None:
+                return producer
         while name and name not in self._by_name:
             name = COPIED.sub("", name) if COPIED.search(name) else name.rpartition("/")[0]
         return self._by_name.get(name)
@@ -231,7 +231,7 @@ class Owners:
         """The names of the nodes behind the outputs of a kernel, as far as no other kernel is named after them."""
         is_blocked = kernel.name.endswith(BLOCKED)
         owned = set() if anchor is None else {anchor.name}
-        pending = [anchor] if is_blocked else [self._makers.get(name) for name in kernel.outputs]
+        pending = [anchor] if is_blocked else [self._producers.get(name) for name in kernel.outputs]
         visited = set[str]()
         while pending:
             node = pending.pop()
@@ -239,7 +239,7 @@ class Owners:
                 continue
             visited.add(node.name)
             if not (is_blocked and node.op_type in kernel.op_type):
-                pending += [self._makers.get(name) for name in node.inputs if name not in values]
+                pending += [self._producers.get(name) for name in node.inputs if name not in values]
         return owned | visited
 
     def _add_fused(self, nodes: Sequence[ModelNode]) -> None:
@@ -247,8 +247,8 @@ class Owners:
         homes = {node: kernel for kernel, names in self._nodes.items() for node in names}
         order = {kernel: rank for rank, kernel in enumerate(self._nodes)}
         for node in nodes:
-            makers = (self._makers.get(name) for name in node.inputs)
-            kernels = [homes[maker.name] for maker in makers if maker is not None and maker.name in homes]
+            producers = (self._producers.get(name) for name in node.inputs)
+            kernels = [homes[producer.name] for producer in producers if producer is not None and producer.name in homes]
             last = max(kernels, key=order.__getitem__, default="")
             if node.name not in homes and last.endswith(BLOCKED):
                 homes[node.name] = last

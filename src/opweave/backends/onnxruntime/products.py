@@ -22,43 +22,43 @@ def emit_product(
 ) -> Any:
     """Emit a product of the node's operands `a` and `b`, with a barrier where a fusion of the engine would change the result.
 
-    The engine computes products of two dequantised operands in integers. It assumes that several scales of `b` belong to
-    its kernel's axis, with wrong results for other axes, and some kernels fail for several scales of `a`. If only `b` is
-    dequantised, and foldable, the engine rounds `a` to 8 bits. That is allowed only where `rounds_input` reports it; the
-    engine also does so for constants that it has folded, and for dequantised values behind operations that it removes.
+    The engine fuses products with dequantised operands in two ways:
 
-    `axis` of the second operand may have several scales: columns of a matrix, filters of a convolution; None if no axis may.
+    - If `a` and `b` are dequantised, the engine computes in integers. Several scales of `b` are right along `axis` only, and
+      several scales of `a` are wrong or refused.
+    - If only `b` is dequantised, and foldable, the engine rounds `a` to 8 bits. `rounds_input` reports nodes where users expect
+      that. The engine also rounds if it has folded a constant, or has removed operators between `b` and the dequantisation.
+
+    `axis` is the axis of the second operand that may have several scales: the columns of a matrix, the filters of a convolution;
+    None if no axis may.
     """
-    if (
-        not ctx.portable
-        and ctx.precision != "ieee"
-        and _must_be_apart(ctx, op_type, a, b, axis, attributes.get("alpha", 1))
-    ):
+    alpha = attributes.get("alpha", 1)
+    if not ctx.portable and ctx.precision != "ieee" and _needs_barrier(ctx, op_type, a, b, axis, alpha):
         b = ctx.insert_barrier(b)
     return ctx.emit(op_type, a, b, *others, **attributes)
 
 
-def _must_be_apart(ctx: Emitter, op_type: str, a: Value, b: Value, axis: int | None, alpha: float) -> bool:
-    right = dequantiser(ctx, b.name)
-    if right is None:
+def _needs_barrier(ctx: Emitter, op_type: str, a: Value, b: Value, axis: int | None, alpha: float) -> bool:
+    b_dequantiser = dequantiser_of(ctx, b.name)
+    if b_dequantiser is None:
         return False
-    left = dequantiser(ctx, a.name)
-    one, other = ctx.node.operands[:2]
-    if left is not None and not (
-        (is_scaled_along(one, None) or has_one_scale(ctx, left))
-        and (is_scaled_along(other, axis) or has_one_scale(ctx, right))
-    ):
-        return True
-    is_joined = left is not None and left is ctx.maker(a.name)
+    a_dequantiser = dequantiser_of(ctx, a.name)
+    a_operand, b_operand = ctx.node.operands[:2]
+    if a_dequantiser is not None:
+        a_is_right = is_scaled_along(a_operand, None) or has_one_scale(ctx, a_dequantiser)
+        b_is_right = is_scaled_along(b_operand, axis) or has_one_scale(ctx, b_dequantiser)
+        if not (a_is_right and b_is_right):
+            return True
+    is_in_integers = a_dequantiser is not None and a_dequantiser is ctx.producer(a.name)
     # The engine treats an alpha within 1e-6 of 1 as 1.
-    may_round = op_type in _ROUNDING and abs(alpha - 1) < 1e-5 and not is_joined
-    return may_round and all(map(ctx.is_foldable, right.inputs)) and not rounds_input(ctx.node)
+    may_round = op_type in _ROUNDING and abs(alpha - 1) < 1e-5 and not is_in_integers
+    return may_round and all(map(ctx.is_foldable, b_dequantiser.inputs)) and not rounds_input(ctx.node)
 
 
-def dequantiser(ctx: Emitter, name: str) -> OnnxNode | None:
-    """Return the node that dequantises the value `name`, perhaps before movements; None if there is none."""
-    *_, last = None, *ctx.makers(name, MOVED_OR_REMOVED)
-    return last if last is not None and last.op_type == "DequantizeLinear" else None
+def dequantiser_of(ctx: Emitter, name: str) -> OnnxNode | None:
+    """Return the DequantizeLinear from which the value `name` comes, directly or through `MOVED_OR_REMOVED`; None if none."""
+    producers = list(ctx.producers(name, MOVED_OR_REMOVED))
+    return producers[-1] if producers and producers[-1].op_type == "DequantizeLinear" else None
 
 
 def has_one_scale(ctx: Emitter, node: OnnxNode) -> bool:

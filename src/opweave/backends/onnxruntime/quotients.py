@@ -135,8 +135,8 @@ class _QuotientValues:
 
     def _is_other(self, name: str) -> bool:
         """Whether a value is surely neither int32 nor int64."""
-        makers = self._nodes.get(name, ())
-        if makers and all(n.op_type in FLOATS and n.domain in ("", "ai.onnx") for n, _ in makers):
+        producers = self._nodes.get(name, ())
+        if producers and all(n.op_type in FLOATS and n.domain in ("", "ai.onnx") for n, _ in producers):
             return name not in self._inputs and name not in self._tensors and name not in self._constants
         constants = self._constants_of(name)
         return bool(constants) and all(not data_type for data_type, _ in constants or ())

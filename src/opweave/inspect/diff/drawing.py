@@ -58,8 +58,8 @@ def render_nodes(difference: Difference, graph: Graph, nodes: Sequence[Node]) ->
     sketch = Sketch([DrawnLane((difference.title, difference.on, f"against {difference.against}"), "engine")])
     outside = dict.fromkeys(o for node in nodes for o in node.operands if o not in inside and not o.is_constant)
     for operand in outside:
-        maker = f"from {operand.node.title}" if operand.node is not None else ""
-        sketch.add(Box(names.get(operand, maker), 0, "input", tooltip=f"{maker} {operand.desc}"), (), [operand])
+        producer = f"from {operand.node.title}" if operand.node is not None else ""
+        sketch.add(Box(names.get(operand, producer), 0, "input", tooltip=f"{producer} {operand.desc}"), (), [operand])
     for node in nodes:
         reads = [(o, str(o.desc), False) for o in dict.fromkeys(node.operands) if not o.is_constant]
         sketch.add(_box(node, rows.get(node), difference.first), reads, node.outputs)

@@ -48,12 +48,12 @@ def _chains(picture: Picture) -> list[list[list[int]]]:
         after.setdefault(edge.source, set()).add(edge.target)
 
     def previous(index: int) -> int | None:
-        (maker, *others) = before.get(index) or {-1}
-        if others or after.get(maker) != {index}:
+        (producer, *others) = before.get(index) or {-1}
+        if others or after.get(producer) != {index}:
             return None
-        box, other = picture.boxes[index], picture.boxes[maker]
+        box, other = picture.boxes[index], picture.boxes[producer]
         is_plain = "custom" not in (box.style, other.style) and not (box.mark or other.mark)
-        return maker if box.lane == other.lane and is_plain else None
+        return producer if box.lane == other.lane and is_plain else None
 
     return [[chain] for chain in chains(_inner(picture), previous)]
 

@@ -127,7 +127,7 @@ def _layers(items: Sequence[Item], links: Sequence[DrawnLink], lanes: int) -> li
     for lane in range(lanes):
         inside = [index for index, item in enumerate(items) if item.lane == lane]
         for index in inside:
-            layer[index] = max([start, *(layer[maker] + 1 for maker in before.get(index, ()))])
+            layer[index] = max([start, *(layer[producer] + 1 for producer in before.get(index, ()))])
         for index in inside:
             if index not in before and index in after:  # move a box without inputs to just above its first reader
                 layer[index] = min(layer[user] for user in after[index]) - 1
@@ -244,8 +244,8 @@ def _columns(places: Sequence[_Place]) -> list[list[int]]:
     def above(index: int) -> int | None:
         if len(places[index].above) != 1:
             return None
-        ((maker, port),) = places[index].above
-        return None if port or len(places[maker].below) > 1 else maker
+        ((producer, port),) = places[index].above
+        return None if port or len(places[producer].below) > 1 else producer
 
     order = sorted(range(len(places)), key=lambda index: places[index].layer)
     return [column for column in chains(order, above) if len(column) > 1]

@@ -122,7 +122,7 @@ class _Outliner:
         last_part: dict[Hashable, int] = {}
         home: dict[int, int] = {}
         for index, key in zip(indices, keys, strict=True):
-            sources = {home[maker] for maker in self.before[index] if maker in home}
+            sources = {home[producer] for producer in self.before[index] if producer in home}
             number = last_part.get(key, -1)
             behind = 0
             for source in sources:
@@ -223,7 +223,7 @@ class _Sequence:
             home.update(dict.fromkeys(member.leaves() if isinstance(member, Group) else (member,), number))
         self.sources: list[set[int]] = [set() for _ in members]
         for index, number in home.items():
-            self.sources[number].update(home[maker] for maker in outliner.before[index] if maker in home)
+            self.sources[number].update(home[producer] for producer in outliner.before[index] if producer in home)
         looks = [
             tuple(
                 operation

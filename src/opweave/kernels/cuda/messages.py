@@ -12,7 +12,7 @@ from ..wgsl.messages import SourcePlace
 from .source import OWN, STRUCTURE, USER, Source
 
 MAX_ERRORS = 10
-"""Errors of a source in a message."""
+"""Maximum number of errors that a message lists."""
 
 _HEADLINE = re.compile(r"(.*?)(?:\((\d+)\))?: (?:catastrophic )?(error|warning)(?: #[\w-]+)?: (.*)")
 _NAME = re.compile(r'identifier "(\w+)" is undefined')
@@ -21,17 +21,26 @@ _PAIRS = {")": "(", "]": "[", "}": "{"}
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """An error or a warning in a log; `shown` is the line as the compiler shows it, with a mark at the byte `offset`."""
+    """An error or a warning in a log.
+
+    Attributes:
+        file: name of the file.
+        line: number of the line; 0 if the log has none.
+        kind: "error" or "warning".
+        message: the text.
+        shown: the line as the compiler shows it, after macros; empty if the log has none.
+        offset: index into the bytes of `shown` of the compiler's mark; -1 without one.
+    """
 
     file: str
-    number: int
+    line: int
     kind: str
-    said: str
+    message: str
     shown: str = ""
     offset: int = -1
 
 
-def diagnostics(log: str) -> Iterator[Diagnostic]:
+def parse_diagnostics(log: str) -> Iterator[Diagnostic]:
     """Parse a log of NVRTC, in which a blank line follows each message."""
     for block in re.split(r"\n\s*\n", log.replace("\r", "")):
         lines = block.split("\n")
@@ -40,12 +49,12 @@ def diagnostics(log: str) -> Iterator[Diagnostic]:
             continue
         match = _HEADLINE.fullmatch(lines[start])
         assert match is not None
-        file, number, kind, said = match[1], int(match[2] or 0), match[3], match[4]
+        file, number, kind, message = match[1], int(match[2] or 0), match[3], match[4]
         mark = next((k for k in range(start + 2, len(lines)) if lines[k].strip() == "^"), None)
         if mark is None:
-            yield Diagnostic(file, number, kind, said)
+            yield Diagnostic(file, number, kind, message)
             continue
-        whole = " ".join([said, *(line.strip() for line in lines[start + 1 : mark - 1])])
+        whole = " ".join([message, *(line.strip() for line in lines[start + 1 : mark - 1])])
         # The compiler indents its excerpt by two characters.
         yield Diagnostic(file, number, kind, whole, lines[mark - 1][2:], lines[mark].index("^") - 2)
 
@@ -59,42 +68,43 @@ class ExplainedCuda:
     hint: Callable[[str], str]
 
     def __call__(self, log: str) -> str:
-        errors = [item for item in diagnostics(log) if item.kind == "error"]
+        errors = [item for item in parse_diagnostics(log) if item.kind == "error"]
         if not errors:
             return f"{log.strip()}{self.where.suffix(self.source.source)}"
         outside = [item for item in errors if item.file != OWN]
         bracket = unclosed_line(self.source.plain) if len(outside) < len(errors) else 0
         if bracket:
-            said = "the bracket in this line is never closed"
-            before = [item for item in outside if item.file == USER and item.number < bracket]
-            return self._texts([*before, Diagnostic(USER, bracket, "error", said)])
-        # Errors in the call of `main` follow from those in the source, or from the parameters of `main`.
-        return self._texts(outside or errors)
+            message = "the bracket in this line is never closed"
+            before = [item for item in outside if item.file == USER and item.line < bracket]
+            return self._join([*before, Diagnostic(USER, bracket, "error", message)])
+        # Errors in the call of `main` follow from errors in the source, or from the parameters of `main`.
+        return self._join(outside or errors)
 
     def warnings(self, log: str) -> list[str]:
         """Return the warnings about the user's source."""
-        return [self._text(item) for item in diagnostics(log) if item.kind == "warning" and item.file == USER]
+        return [self._explain(item) for item in parse_diagnostics(log) if item.kind == "warning" and item.file == USER]
 
-    def _texts(self, items: Sequence[Diagnostic]) -> str:
-        texts = list(dict.fromkeys(map(self._text, items)))
-        rest = [f"and {count_of(len(texts) - MAX_ERRORS, 'more error')}"] if len(texts) > MAX_ERRORS else []
-        return "\n".join([*texts[:MAX_ERRORS], *rest])
+    def _join(self, items: Sequence[Diagnostic]) -> str:
+        texts = list(dict.fromkeys(map(self._explain, items)))
+        more = [f"and {count_of(len(texts) - MAX_ERRORS, 'more error')}"] if len(texts) > MAX_ERRORS else []
+        return "\n".join([*texts[:MAX_ERRORS], *more])
 
-    def _text(self, item: Diagnostic) -> str:
+    def _explain(self, item: Diagnostic) -> str:
         source = self.source.source
-        number = self.source.main_line if item.file == OWN else item.number
+        number = self.source.main_line if item.file == OWN else item.line
         lines = source.split("\n")
         if item.file not in (USER, OWN) or not 0 < number <= len(lines):
-            place = f"{item.file}, line {item.number}" if item.number else "in what Opweave adds to the CUDA C++"
-            return f"{place}: {item.said}{self.where.suffix(source)}"
+            place = f"{item.file}, line {item.line}" if item.line else "in what Opweave adds to the CUDA C++"
+            return f"{place}: {item.message}{self.where.suffix(source)}"
         line = lines[number - 1].rstrip()
-        rest = item.shown.rstrip().encode()[max(item.offset, 0) :]
-        is_same = item.file == USER and item.offset >= 0 and rest == line.encode()[item.offset :]
-        column = column_of(line, item.offset) if is_same else len(line) - len(line.lstrip())
-        said = item.said.replace(f"{STRUCTURE}::", "")
-        name = _NAME.search(said)
+        # The mark applies to the user's line only if no macro changed the line behind the mark; else, mark its first word.
+        marked = item.shown.rstrip().encode()[max(item.offset, 0) :]
+        is_as_written = item.file == USER and item.offset >= 0 and marked == line.encode()[item.offset :]
+        column = column_of(line, item.offset) if is_as_written else len(line) - len(line.lstrip())
+        message = item.message.replace(f"{STRUCTURE}::", "")
+        name = _NAME.search(message)
         more = f" ({self.hint(name[1])})" if name else ""
-        head = f"line {number} of the CUDA C++{self.where.suffix(source, number)}: {said}{more}"
+        head = f"line {number} of the CUDA C++{self.where.suffix(source, number)}: {message}{more}"
         return f"{head}\n{excerpt('CUDA C++', number, column, line)}"
 
 

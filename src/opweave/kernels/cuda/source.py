@@ -178,8 +178,8 @@ class Source:
         if _GLOBAL.search(self.plain) or _MAIN.search(self.plain):
             return None
         start = len(self.plain) - len(self.plain.lstrip()) if self.plain.strip() else 0
-        said = "no entry point: void main(unsigned i), or a kernel with __global__"
-        return Fault(start, 1, said, "there is none in this text")
+        message = "no entry point: void main(unsigned i), or a kernel with __global__"
+        return Fault(start, 1, message, "there is none in this text")
 
     @property
     def entry(self) -> tuple[str, list[Parameter]] | None:

@@ -83,20 +83,20 @@ class ExplainedWgsl:
             return " ".join(kept) + self.where.suffix(self.shader.source)
         rest = text[headline.end() :].lstrip("\n").split("\n")
         shown = rest[: rest.index("")] if "" in rest else rest
-        said = headline[1].strip()
-        if said.startswith(("Entry point", "Function")):  # the reason follows in the notes
+        message = headline[1].strip()
+        if message.startswith(("Entry point", "Function")):  # the reason follows in the notes
             notes = [line.split("= ", 1)[1] for line in shown if line.lstrip().startswith("= ")]
-            said = next((note for note in notes if not _NUMBERED.fullmatch(note)), said)
-        name = _NAME.search(said)
+            message = next((note for note in notes if not _NUMBERED.fullmatch(note)), message)
+        name = _NAME.search(message)
         more = f" ({self.hint(name[1])})" if name else ""
         number = self._line(shown)
         if number == 0 and not any(map(_GUTTER.match, shown)):
-            return f"{said}{self.where.suffix(self.shader.source)}"
+            return f"{message}{self.where.suffix(self.shader.source)}"
         where = "in what Opweave adds to the WGSL"
         if number:
             where = f"line {number} of the WGSL{self.where.suffix(self.shader.source, number)}"
             shown = [self._renumber(line) for line in shown]
-        return "\n".join([f"{where}: {said}{more}", *shown])
+        return "\n".join([f"{where}: {message}{more}", *shown])
 
     def _line(self, shown: list[str]) -> int:
         """Return the first line of the user's source in the excerpt, counted from 1; 0 if there is none."""
@@ -121,5 +121,5 @@ def point_at(source: str, where: SourcePlace, fault: Fault, language: str) -> st
     number = line_at(source, fault.start)
     column = fault.start - (source.rfind("\n", 0, fault.start) + 1)
     line = source.split("\n")[number - 1]
-    head = f"line {number} of the {language}{where.suffix(source, number)}: {fault.said}"
+    head = f"line {number} of the {language}{where.suffix(source, number)}: {fault.message}"
     return f"{head}\n{excerpt(language, number, column, line, fault.length, fault.label)}"

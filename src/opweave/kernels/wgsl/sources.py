@@ -16,7 +16,7 @@ from .messages import SourcePlace, point_at
 from .shader import Buffer
 
 Inputs: TypeAlias = "Mapping[str, Input | tuple[Input, ...] | None]"
-"""Memory of operands, by parameter."""
+"""Memory of each operand, by parameter."""
 
 
 class SourceKernel(ABC):
@@ -46,14 +46,14 @@ class SourceKernel(ABC):
         else:
             self.where = SourcePlace.here()
             try:
-                alone = isinstance(source, str) or self._is_launched(source)
-                self.shaders = self._sources(self._source(source, **options) if alone else source)
+                takes_options = self._is_plain(source)
+                self.shaders = self._sources(self._source(source, **options) if takes_options else source)
             except TypeError as error:
                 if isinstance(error, ValidationError):
                     raise
                 raise ValidationError(f"{self.language} takes {self.options}, got {', '.join(options)}") from None
             name = self.kind.__name__
-            require(alone or not options, f"a {name} has its options, got {', '.join(options)}")
+            require(takes_options or not options, f"a {name} has its options, got {', '.join(options)}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}{self.where.suffix(form=' of {}')}>"
@@ -65,7 +65,10 @@ class SourceKernel(ABC):
     def kernels(
         self, call: KernelCall, inputs: Inputs, targets: Sequence[Input], features: Features
     ) -> list[GpuKernel]:
-        """Return the kernels for a node, in order: from the memory of operands to that of results, `targets`."""
+        """Return the kernels of a node, in the order in which they run.
+
+        `inputs` is the memory of the operands, and `targets` the memory of the results.
+        """
         bound: list[Bound] = []
 
         def buffer(name: str, memory: Input) -> Buffer:
@@ -90,7 +93,7 @@ class SourceKernel(ABC):
                 raise ValidationError(f"{title}: {point_at(shader.source, self.where, shader.fault, self.language)}")
         written = set().union(*(shader.words for shader in shaders))
         for result in results:
-            # A packed result is not declared under its own name; the compiler reports its use.
+            # A packed result has no variable named like the result; the compiler reports sources that use this name.
             result_words = {result.buffer.name, result.buffer.variable, f"store_{result.buffer.name}"}
             require(
                 bool(result_words & written),
@@ -127,18 +130,21 @@ class SourceKernel(ABC):
         """Describe a tensor in the types of the language."""
 
     def _is_launched(self, source: Any) -> bool:
-        """Whether an object is launched, although it may be callable."""
+        """Whether an object is a kernel that another library compiles, not a function that returns kernels."""
         return False
+
+    def _is_plain(self, source: Any) -> bool:
+        """Whether a source has no options yet: text, or a kernel that another library compiles."""
+        return isinstance(source, str) or self._is_launched(source)
 
     def _source(self, source: Any, **options: Any) -> Any:
         return self.kind(source, **options)
 
     def _sources(self, source: Any) -> tuple[Any, ...]:
         items = source if isinstance(source, (tuple, list)) else (source,)
-        alone = [isinstance(item, str) or self._is_launched(item) for item in items]
-        fits = bool(items) and all(is_alone or self._fits(item) for is_alone, item in zip(alone, items, strict=True))
+        fits = bool(items) and all(self._is_plain(item) or self._fits(item) for item in items)
         require(fits, f"a kernel is {self.accepts}, several of them, or a function of these, got {source!r}")
-        return tuple(self._source(item) if own else item for own, item in zip(alone, items, strict=True))
+        return tuple(self._source(item) if self._is_plain(item) else item for item in items)
 
     def _fits(self, item: Any) -> bool:
         return isinstance(item, self.kind)

@@ -25,11 +25,11 @@ MAIN = re.compile(r"\bfn\s+main\b\s*(?:\(([^)]*)\))?")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A missing part of the source: the message `said`, and the `label` below `length` characters from `start`."""
+    """A missing part of the source: the `message`, and the `label` below `length` characters from `start`."""
 
     start: int
     length: int
-    said: str
+    message: str
     label: str
 
 
@@ -95,13 +95,13 @@ def _open_bracket(source: str, plain: str) -> Fault | None:
             return None
     if not opened:
         return None
-    start, said = opened[-1], ""
+    start, message = opened[-1], ""
     inside = next((pair for pair in misaligned if pair[0] > start), None)
     if inside is not None and plain[start] == "{":
         start, end, other = inside
-        said = f" (by its indentation, the }} in line {line_at(source, end)} closes the {{ in line {line_at(source, other)})"
+        message = f" (by its indentation, the }} in line {line_at(source, end)} closes the {{ in line {line_at(source, other)})"
     opener = plain[start]
-    return Fault(start, 1, f"the {opener} is never closed{said}", f"no {_CLOSERS[opener]} closes it")
+    return Fault(start, 1, f"the {opener} is never closed{message}", f"no {_CLOSERS[opener]} closes it")
 
 
 def _is_aligned(source: str, closer: int, opener: int) -> bool:
@@ -122,11 +122,11 @@ def _open_declaration(plain: str) -> Fault | None:
 def _no_entry(plain: str) -> Fault | None:
     if ENTRY.search(plain) or MAIN.search(plain):
         return None
-    said = "no entry point: fn main(i: u32), or a function with @compute"
+    message = "no entry point: fn main(i: u32), or a function with @compute"
     functions = {match[1]: match for match in _FUNCTION.finditer(plain)}
     if not functions:
-        return Fault(len(plain) - len(plain.lstrip()), 1, said, "there is no function")
+        return Fault(len(plain) - len(plain.lstrip()), 1, message, "there is no function")
     (close,) = get_close_matches("main", functions, 1) or ("",)
     match = functions[close or next(iter(functions))]
     label = "did you mean main?" if close else "nothing calls it"
-    return Fault(match.start(1), len(match[1]), said, label)
+    return Fault(match.start(1), len(match[1]), message, label)

@@ -69,13 +69,13 @@ class TracedNode:
 class Trace:
     """The result of tracing a graph.
 
-    `values` and `maker` (the step that computes a value) are by name. `deciding` are small inputs of the model (shapes, axes,
+    `values` and `producer` (the step that computes a value) are by name. `deciding` are small inputs of the model (shapes, axes,
     conditions) whose values would avoid fallback if they were known.
     """
 
     steps: list[TracedNode] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
-    maker: dict[str, TracedNode] = field(default_factory=dict)
+    producer: dict[str, TracedNode] = field(default_factory=dict)
     deciding: set[str] = field(default_factory=set)
 
 
@@ -131,7 +131,7 @@ class Tracer:
                 self.trace.steps.append(step)
                 for name in step.node.output[:]:
                     if name:
-                        self.trace.maker[name] = step
+                        self.trace.producer[name] = step
         _label_nodes(self.trace)
         return self.trace
 
@@ -371,7 +371,7 @@ class Tracer:
 def _label_nodes(trace: Trace) -> None:
     """Label unlabelled operations with the name of their ONNX node, or of an output if the node has no name."""
     ends = {value.operand for value in trace.values.values() if isinstance(value, Tensor)}
-    for name, step in trace.maker.items():
+    for name, step in trace.producer.items():
         value = trace.values.get(name)
         pending = [value.operand.node] if isinstance(value, Tensor) else []
         while pending:

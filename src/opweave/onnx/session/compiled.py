@@ -230,12 +230,12 @@ def _result_at(result: Result, sizes: Mapping[str, int]) -> Result:
 def sections(trace: Trace, outputs: Sequence[str]) -> list[Segment[TracedNode, str]]:
     """Divide the steps that `outputs` need into sections of kind "webnn" or "fallback", in topological order."""
     needed: dict[int, list[str]] = {}  # names that a step reads, by its id
-    pending = [trace.maker[name] for name in outputs if name in trace.maker]
+    pending = [trace.producer[name] for name in outputs if name in trace.producer]
     while pending:
         step = pending.pop()
         if id(step) not in needed:
             names = needed[id(step)] = used_names(step.node)
-            pending += [trace.maker[name] for name in names if name in trace.maker]
+            pending += [trace.producer[name] for name in names if name in trace.producer]
 
     def non_constants(names: Iterable[str]) -> list[str]:
         return [name for name in names if name and not isinstance(trace.values.get(name), Constant)]

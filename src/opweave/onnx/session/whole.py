@@ -69,7 +69,7 @@ def _graph_of(trace: Trace, inputs: Sequence[str], outputs: Sequence[str]) -> Gr
 
 def _owners_of(trace: Trace) -> Mapping[Node, TracedNode]:
     """The step that has made each operation."""
-    values = {name: trace.values.get(name) for name in trace.maker}
+    values = {name: trace.values.get(name) for name in trace.producer}
     ends = {name: value.operand for name, value in values.items() if isinstance(value, Tensor)}
     inner = set(ends.values())
     owners: dict[Node, TracedNode] = {}
@@ -78,6 +78,6 @@ def _owners_of(trace: Trace) -> Mapping[Node, TracedNode]:
         while pending:
             node = pending.pop()
             if node is not None and node not in owners:
-                owners[node] = trace.maker[name]
+                owners[node] = trace.producer[name]
                 pending += [operand.node for operand in node.operands if operand not in inner]
     return owners

@@ -20,12 +20,12 @@ def _(inputs: Sequence[Traced], axis: int) -> Traced:
     shape = (*inputs[0].shape[:axis], sum(sizes), *inputs[0].shape[axis + 1 :])
 
     def element(*p: Traced) -> Traced:
-        def of(k: int) -> Traced:
+        def read_input(k: int) -> Traced:
             return inputs[k].clamped[(*p[:axis], p[axis] - starts[k], *p[axis + 1 :])]
 
-        result = of(len(inputs) - 1)
+        result = read_input(len(inputs) - 1)
         for k in reversed(range(len(inputs) - 1)):
-            result = where(p[axis] < starts[k + 1], of(k), result)
+            result = where(p[axis] < starts[k + 1], read_input(k), result)
         return result
 
     return compute(shape, element)
@@ -33,7 +33,7 @@ def _(inputs: Sequence[Traced], axis: int) -> Traced:
 
 @gpu.lower(ops.expand)
 def _(input: Traced, new_shape: Sequence[int]) -> Traced:
-    # Indices count axes from the last one, and axes of size 1 have no index.
+    # `stretch` matches axes from the last one, as broadcasting does, and reads axes of size 1 at 0.
     shape = tuple(new_shape)
     return Traced(shape, stretch(input, shape))
 
@@ -45,12 +45,12 @@ def _(
     padded = list(zip(beginning_padding, input.shape, ending_padding, strict=True))
 
     def element(*p: Traced) -> Traced:
-        key = tuple(position - before for position, before in zip(p, beginning_padding, strict=True))
+        source = tuple(position - before for position, before in zip(p, beginning_padding, strict=True))
         if mode == "constant":
-            return input.padded(value)[key]
+            return input.padded(value)[source]
         if mode == "edge":
-            return input.clamped[key]
-        return input[tuple(_mirror(k, *sizes) for k, sizes in zip(key, padded, strict=True))]
+            return input.clamped[source]
+        return input[tuple(_mirror(k, *sizes) for k, sizes in zip(source, padded, strict=True))]
 
     return compute([before + size + after for before, size, after in padded], element)
 
@@ -69,9 +69,10 @@ gpu.lower(ops.reshape)(reshape_array)
 @gpu.lower(ops.reverse)
 def _(input: Traced, axes: Sequence[int]) -> Traced:
     def element(*p: Traced) -> Traced:
-        return input[
-            tuple(input.shape[axis] - 1 - position if axis in axes else position for axis, position in enumerate(p))
-        ]
+        source = list(p)
+        for axis in axes:
+            source[axis] = input.shape[axis] - 1 - p[axis]
+        return input[tuple(source)]
 
     return compute(input.shape, element)
 
@@ -115,7 +116,8 @@ def _(input: Traced, permutation: Sequence[int]) -> Traced:
 @gpu.lower(ops.triangular)
 def _(input: Traced, upper: bool, diagonal: int) -> Traced:
     rows, columns = input.shape[-2:]
-    border = min(max(diagonal, -rows), columns)  # larger diagonals keep the same elements, but may overflow int32
+    # Diagonals beyond the corners keep the same elements as those at the corners, but may overflow int32.
+    border = min(max(diagonal, -rows), columns)
 
     def element(*p: Traced) -> Traced:
         row, column = p[-2:]

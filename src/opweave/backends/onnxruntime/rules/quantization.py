@@ -18,7 +18,7 @@ from .. import kernels
 from ..backend import ort
 from ..dequantised import BYTES, Form, merge_axes, native_forms, shared_constants
 from ..emit import MICROSOFT, Emitter, Value
-from ..products import MOVED_OR_REMOVED, dequantiser, has_one_scale
+from ..products import MOVED_OR_REMOVED, dequantiser_of, has_one_scale
 from ..rounding import FLOAT_LEVEL, INT8_LEVEL
 
 
@@ -128,7 +128,7 @@ def _keep_apart(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> 
         return input
     rounded = _ROUNDED_OTHERWISE | _ROUNDED_WITH_ZERO_POINT if (zeros % 2).any() else _ROUNDED_OTHERWISE
     is_single = scales.size == 1
-    for node in ctx.makers(input.name, MOVED_OR_REMOVED):
+    for node in ctx.producers(input.name, MOVED_OR_REMOVED):
         if node.op_type == "DequantizeLinear":
             others = [ctx.constants.get(name) for name in node.inputs[1:]]
             if is_single and not all(
@@ -136,7 +136,7 @@ def _keep_apart(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> 
                 for own, other in zip((scales, zeros), others, strict=True)
             ):
                 return ctx.insert_barrier(input)
-        elif ctx.precision != "ieee" and (dequantised := [d for name in node.inputs if (d := dequantiser(ctx, name))]):
+        elif ctx.precision != "ieee" and (dequantised := [d for name in node.inputs if (d := dequantiser_of(ctx, name))]):
             takes_scales = is_single and (node.op_type in _PRODUCTS or all(has_one_scale(ctx, d) for d in dequantised))
             if node.op_type in rounded or not takes_scales:
                 return ctx.insert_barrier(input)

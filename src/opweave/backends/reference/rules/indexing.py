@@ -54,10 +54,10 @@ _COMBINE = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maxi
 
 @reference.lower(scatter_reduce)
 def _(input: Array, indices: Array, updates: Array, axis: int, reduction: str) -> Array:
-    # Updates in their order, each sum rounded to float32, as on all devices: here, too, not float64 is the definition.
+    # All devices apply updates in order, and round each sum to float32. The definition does the same, instead of using float64.
     wide = np.dtype("float32") if input.dtype.kind == "f" else input.dtype
     output = input.astype(wide)
-    places = list(np.ogrid[tuple(slice(size) for size in updates.shape)])
-    places[axis] = _positions(np.broadcast_to(indices, updates.shape), input.shape[axis])
-    _COMBINE[reduction].at(output, tuple(places), updates.astype(wide))
+    coordinates = list(np.ogrid[tuple(slice(size) for size in updates.shape)])
+    coordinates[axis] = _positions(np.broadcast_to(indices, updates.shape), input.shape[axis])
+    _COMBINE[reduction].at(output, tuple(coordinates), updates.astype(wide))
     return output.astype(input.dtype)
