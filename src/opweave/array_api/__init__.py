@@ -80,7 +80,7 @@ def __getattr__(name: str) -> Any:
 
 @array_namespace.provide
 def namespace(api_version: str | None) -> ModuleType:
-    """Return this module; a `ValueError` says which versions of the standard it follows."""
+    """Return this module; raise `ValueError` for a version of the standard that it does not follow."""
     if api_version is not None and api_version not in VERSIONS:
         raise ValueError(f"opweave follows the array API standard of {', '.join(VERSIONS)}, not {api_version!r}")
     return sys.modules[__name__]

@@ -52,7 +52,7 @@ Seed = Annotated[int, typer.Option("--seed", help="Seed of random inputs.")]
 Mean = Annotated[
     str, typer.Option("--mean", help="Subtracted from images in [0, 1]: one number or three, 0.5,0.4,0.3.")
 ]
-Std = Annotated[str, typer.Option("--std", help="Divisor of images after that: one number or three.")]
+Std = Annotated[str, typer.Option("--std", help="Divisor of images, after --mean is subtracted: one number or three.")]
 
 
 def open_session(
@@ -74,7 +74,7 @@ def open_session(
 
 
 def find_absent(device: str | None) -> tuple[Backend, Device] | None:
-    """Find a device that a back end drives and this machine lacks; None for one that is here, and for an unknown name."""
+    """Return a named device that this machine lacks, and its back end; None if the machine has it, or the name is unknown."""
     from .. import backends
 
     targets = [target for target in backends.devices() if target.name == device]
@@ -84,7 +84,7 @@ def find_absent(device: str | None) -> tuple[Backend, Device] | None:
 
 
 def print_choice(session: InferenceSession, fixed: list[str] | None, plain: Callable[[], InferenceSession]) -> None:
-    """Print the way in which a session runs its calls; with fixed shapes also that of the `plain` session without them."""
+    """Print how `session` runs its calls; with `fixed` shapes, also how the session that `plain` opens without them does."""
     from ..onnx.session.parts import parts_of
     from .inputs import sizes
 
@@ -150,8 +150,8 @@ def run(
     if output is not None:
         save_arrays(output, results)
         console.print(f"wrote {output}", soft_wrap=True)
-    used = session.context
-    console.print(f"{seconds * 1e3:.1f} ms on {used.device.name} in {used.precision}")
+    context = session.context
+    console.print(f"{seconds * 1e3:.1f} ms on {context.device.name} in {context.precision}")
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""Pooling over one, two or three spatial axes: one number for each window of an image, and its inverse."""
+"""Pooling over one, two or three spatial axes, which computes one number for each window of an image; and unpooling."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _WINDOW_ARGUMENTS = {
     "strides": "for each axis, at least 1. Default: 1.",
     "dilations": "for each axis, at least 1. Default: 1.",
     "output_shape_rounding": 'whether a partial last window is left out ("floor") or included ("ceil").',
-    "output_sizes": "the sizes of the axes of the result, each one of the two roundings; overrides `output_shape_rounding`.",
+    "output_sizes": "the sizes of the spatial axes of the result, rounded in either way; overrides `output_shape_rounding`.",
 }
-"""Descriptions of the options that all poolings have."""
+"""Descriptions of the options of all poolings."""
 
 
 def _pooled_shape(
@@ -45,7 +45,7 @@ def _pooled_shape(
     dilations: Sequence[int] | None,
     output_sizes: Sequence[int] | None,
 ) -> tuple[int, ...]:
-    """Check the options of a pooling, and return the shape of its result. The defaults are filled in."""
+    """Check the options of a pooling, and return the shape of its result. No option is None: `_declare_defaults` set them."""
     assert window_dimensions is not None
     assert padding is not None
     assert strides is not None
@@ -64,7 +64,7 @@ def _pooled_shape(
     return (*input.shape[:2], *output_sizes)
 
 
-def _fill_window(op: CustomOp[Any]) -> None:
+def _declare_defaults(op: CustomOp[Any]) -> None:
     """Declare the defaults of the options of a pooling."""
     op.default("window_dimensions")(spatial)
     op.default("padding")(no_padding)
@@ -128,19 +128,20 @@ def average_pool(
     return Desc(input.data_type, _pooled_shape(input, window_dimensions, padding, strides, dilations, output_sizes))
 
 
-_fill_window(average_pool)
+_declare_defaults(average_pool)
 
 
-def _in_two(b: Operations, op: str, input: Operand, options: Mapping[str, Any]) -> Operand:
-    """Pool with an operation over two axes: an image of one axis has one row; of three, the depth is pooled afterwards."""
+def _pool_with_2d(b: Operations, op: str, input: Operand, options: Mapping[str, Any]) -> Operand:
+    """Pool with an operation over two axes. An image of one axis becomes one row; of three, the depth is pooled last."""
     pool, axes = getattr(b, op), input.rank - 2
-    # Padding for whole windows only: along one axis the last one may be partial, and left out along another.
+    # The padding makes all windows whole: WebNN's operation has one rounding for all axes, but here the last window may be
+    # partial along one axis, and left out along another.
     pads = [pad for window in Window.along(spatial(input), options) for pad in (window.before, window.after)]
     lists = {name: tuple(options[name]) for name in ("window_dimensions", "strides", "dilations")}
     sizes = tuple(options["output_sizes"])
 
     def along_rows(x: Operand) -> Operand:
-        """Pool the last axis of [batches, channels, rows, size], by the options of the first axis."""
+        """Pool the last axis of [batches, channels, rows, size] with the options of the first spatial axis."""
         first = {name: (1, values[0]) for name, values in lists.items()}
         result: Operand = pool(x, padding=(0, 0, *pads[:2]), output_sizes=(x.shape[2], sizes[0]), **first)
         return result
@@ -162,25 +163,16 @@ def _in_two(b: Operations, op: str, input: Operand, options: Mapping[str, Any]) 
     return b.reshape(b.transpose(along_rows(columns), permutation=[0, 1, 3, 2]), [batches, channels, *sizes])
 
 
-def _with_zeros(
-    b: Operations, input: Operand, options: Mapping[str, Any], whole: bool
-) -> tuple[Operand, dict[str, Any]]:
-    """Pad the input with zeros, and return the options without padding; if `whole`, all windows are complete."""
-    windows = Window.along(spatial(input), options)
-    before = [window.before for window in windows]
-    after = [window.after if whole else window.ending for window in windows]
-    rest = {**options, "padding": no_padding(input)}
-    if not any(before + after):
-        return input, rest
-    return b.pad(input, [0, 0, *before], [0, 0, *after]), rest
-
-
 @average_pool.decompose
 def _(b: Operations, input: Operand, include_padding: bool, **options: Any) -> Operand:
-    # The mean of means is that of all elements, since all windows along the depth have as many elements.
     if include_padding:
-        input, options = _with_zeros(b, input, options, whole=False)
-    return _in_two(b, "average_pool2d", input, options)
+        windows = Window.along(spatial(input), options)
+        before, after = [window.before for window in windows], [window.ending for window in windows]
+        if any(before + after):
+            input = b.pad(input, [0, 0, *before], [0, 0, *after])
+        options["padding"] = no_padding(input)
+    # Over three axes, the mean of the means of planes is the mean of all elements: the planes have equal numbers of them.
+    return _pool_with_2d(b, "average_pool2d", input, options)
 
 
 @declare(_WINDOW_ARGUMENTS, input=Limits(ANY, ranks=IMAGES))
@@ -206,10 +198,10 @@ def max_pool(
 
     Returns: An operand of the data type of `input` [batches, channels, *axes], where a size is
         1 + (size + paddings - (window size - 1) * dilation - 1) / stride, rounded. Windows without elements give the
-        lowest value of the data type; what the maximum with NaN is, is not specified.
+        lowest value of the data type. The results of windows with NaN are not specified.
     Raises: options out of range, or a window larger than the padded input.
 
-    ONNX's MaxPool. `max_pool2d` has layouts, too; `max_pool_with_indices` says where the maxima are.
+    ONNX's MaxPool. `max_pool2d` has layouts, too; `max_pool_with_indices` also returns the positions of the maxima.
 
     >>> max_pool(np.float32([[[1, 3, 2]]]), window_dimensions=[2]).tolist()
     [[[3.0, 3.0]]]
@@ -217,12 +209,12 @@ def max_pool(
     return Desc(input.data_type, _pooled_shape(input, window_dimensions, padding, strides, dilations, output_sizes))
 
 
-_fill_window(max_pool)
+_declare_defaults(max_pool)
 
 
 @max_pool.decompose
 def _(b: Operations, input: Operand, **options: Any) -> Operand:
-    return _in_two(b, "max_pool2d", input, options)
+    return _pool_with_2d(b, "max_pool2d", input, options)
 
 
 @declare(_WINDOW_ARGUMENTS, input=Limits(ANY, ranks=IMAGES))
@@ -240,18 +232,18 @@ def max_pool_with_indices(
     index_type: Literal["int32", "int64"] = "int64",
     label: str = "",
 ) -> tuple[Desc, Desc]:
-    """Take the maximum of each window of each channel, and tell where it is.
+    """Take the maximum of each window of each channel, and return its position, too.
 
     Args:
         input: any data type [batches, channels, width], [batches, channels, height, width], or
             [batches, channels, depth, height, width].
-        order: how elements of an image are counted: "row-major" with the last axis fastest, "column-major" with the first one.
-            Batches and channels are always slowest.
+        order: the order in which positions count the elements of an image: in "row-major", the last axis varies fastest, in
+            "column-major" the first spatial axis. Batches and channels always vary slowest.
         index_type: "int32" or "int64", the data type of the positions.
 
-    Returns: The maxima, in the data type of `input`, and their positions, both of the shape of `max_pool`. A position counts
-        all elements of `input` before it; of several maxima it is the first one. A window without elements has the lowest
-        value of the data type, and the position -1. What NaN gives is not specified.
+    Returns: The maxima, in the data type of `input`, and their positions, both of the shape of `max_pool`. A position is an
+        index into the flat `input`; of several equal maxima, the first one counts. A window without elements has the lowest
+        value of the data type, and the position -1. The results of windows with NaN are not specified.
     Raises: options out of range, or a window larger than the padded input.
 
     ONNX's MaxPool with two outputs, PyTorch's `max_pool2d_with_indices`.
@@ -266,7 +258,7 @@ def max_pool_with_indices(
     return Desc(input.data_type, shape), Desc(index_type, shape)
 
 
-_fill_window(max_pool_with_indices)
+_declare_defaults(max_pool_with_indices)
 
 
 @max_pool_with_indices.expression
@@ -314,11 +306,11 @@ class _WindowPositions(Window):
     """Windows along one axis, with positions as expressions."""
 
     def _start(self, window: Traced) -> Traced:
-        # The stride of a single window means nothing, and may overflow int32.
+        # The stride of a single window is unused, and may overflow int32.
         return window * (self.stride if self.count > 1 else 1) - self.before
 
     def _span(self, window: Traced) -> tuple[Traced, Traced]:
-        """The first and the last tap inside the image."""
+        """Return the first and the last tap inside the image."""
         start = self._start(window)
         return (self.dilation - 1 - start) // self.dilation, (self.size - 1 - start) // self.dilation
 
@@ -327,7 +319,10 @@ class _WindowPositions(Window):
         return maximum(first, 0) <= minimum(last, self.taps - 1)
 
     def element(self, window: Traced, tap: Traced) -> Traced:
-        """The position of a tap. A tap beside the image stands for the next one in it, which keeps the first maximum."""
+        """Return the position of a tap. A tap outside of the image is replaced by the nearest one inside.
+
+        This changes neither the maximum of the window, nor the position of its first maximum.
+        """
         if self.before or self.after:
             first, last = self._span(window)
             tap = minimum(maximum(tap, first), last)
@@ -372,12 +367,12 @@ def lp_pool(
     return Desc(input.data_type, _pooled_shape(input, window_dimensions, padding, strides, dilations, output_sizes))
 
 
-_fill_window(lp_pool)
+_declare_defaults(lp_pool)
 
 
 @lp_pool.decompose
 def _(b: Operations, input: Operand, p: int, **options: Any) -> Operand:
-    # All elements of a window count if its padding does, so the sum is the mean times their number.
+    # With `include_padding`, a mean is the sum divided by the number of all elements of a window.
     windows = Window.along(spatial(input), options)
     options["padding"] = [pad for window in windows for pad in (window.before, max(window.after, window.ending))]
     x = b.cast(input, "float32")
@@ -391,16 +386,16 @@ def _(b: Operations, input: Operand, p: int, **options: Any) -> Operand:
 def max_unpool(
     self: Builder, input: Operand, indices: Operand, output_sizes: Sequence[int], *, label: str = ""
 ) -> Desc:
-    """Put maxima back where they were, and zeros everywhere else: the inverse of `max_pool_with_indices`.
+    """Put maxima back at their positions, and zeros everywhere else: the inverse of `max_pool_with_indices`.
 
     Args:
         input: any data type [batches, channels, width], [batches, channels, height, width], or
             [batches, channels, depth, height, width].
-        indices: int32 or int64, the shape of `input`: positions in the result, which count all of its elements.
-        output_sizes: the sizes of the axes of the result.
+        indices: int32 or int64, the shape of `input`: indices into the flat result.
+        output_sizes: the sizes of the spatial axes of the result.
 
-    Returns: An operand of the data type of `input` [batches, channels, *output_sizes]. Where several elements have one
-        position, the result is one of them.
+    Returns: An operand of the data type of `input` [batches, channels, *output_sizes]. If several elements have the same
+        index, the result has one of them.
     Raises: `output_sizes` out of range, or indices of another shape.
 
     ONNX's MaxUnpool, PyTorch's `max_unpool2d`.

@@ -1,4 +1,4 @@
-"""Quantised tensors that are moved: their elements get the scale and the zero point of the result."""
+"""Operations that move elements of quantised tensors, and give them the scale and the zero point of the result."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 _SCALE = Limits(("float32",))
 
 
-def _requantized(
+def _requantize(
     b: Operations, input: Operand, input_scale: Operand, input_zero_point: Operand, scale: Operand, zero_point: Operand
 ) -> Operand:
-    """Change the scale and the zero point of a tensor."""
+    """Convert a tensor to another scale and zero point."""
     if _is_same(input_scale, scale) and _is_same(input_zero_point, zero_point):
         return input
     return through_floats(b, input, input_scale, input_zero_point, scale, zero_point, lambda real: real)
@@ -54,18 +54,22 @@ def quantized_concat(
     *,
     label: str = "",
 ) -> Desc:
-    """Join quantised tensors along an axis, with one scale and zero point for all.
+    """Join quantised tensors along an axis, and give all of them the same scale and zero point.
+
+    An input is dequantised to `real = (input - input_zero_point) * input_scale`. The result has the elements
+    `round(real / scale) + zero_point`, saturated; ties are rounded to even.
 
     Args:
-        inputs: int8 or uint8, operands that differ in their size along `axis` only.
-        input_scales: float32, one element for each of `inputs`, multiplied with `input - input_zero_point`.
-        input_zero_points: the data type of `inputs`, one element for each of them.
-        scale: float32, one element, of the result.
-        zero_point: the data type of `inputs`, one element, added to the result.
+        inputs: int8 or uint8, operands whose shapes differ along `axis` only.
+        input_scales: float32, for each of `inputs` an operand with one element.
+        input_zero_points: the data type of `inputs`, for each of them an operand with one element.
+        scale: float32, the scale of the result, one element.
+        zero_point: the data type of `inputs`, the zero point of the result, one element.
 
-    Returns: The joined elements `round(real / scale) + zero_point` of the dequantised `inputs`, saturated, of their data type.
-        Ties are rounded to even. An input with the constants `scale` and `zero_point` is copied.
-    Raises: no inputs, an axis out of range, shapes that differ, or other numbers of scales or zero points than of inputs.
+    Returns: An operand of the data type of `inputs`, as long along `axis` as all of them together. An input whose scale and
+        zero point are constants equal to `scale` and `zero_point` is copied.
+    Raises: no inputs, an axis out of range, shapes that differ along other axes, or not one scale and one zero point for each
+        input.
 
     ONNX Runtime's QLinearConcat.
 
@@ -93,4 +97,4 @@ def _(
     axis: int,
 ) -> Operand:
     triples = zip(inputs, input_scales, input_zero_points, strict=True)
-    return b.concat([_requantized(b, *triple, scale, zero_point) for triple in triples], axis)
+    return b.concat([_requantize(b, *triple, scale, zero_point) for triple in triples], axis)

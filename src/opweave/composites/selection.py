@@ -188,7 +188,7 @@ def hard_max(self: Builder, input: Operand, axis: int | None = None, *, label: s
     Args:
         axis: in [0, rank). Default: the last one.
 
-    Returns: An operand of the data type and shape of `input`. What NaN gives is not specified.
+    Returns: An operand of the data type and shape of `input`. The results for NaN are not specified.
 
     ONNX's Hardmax.
 

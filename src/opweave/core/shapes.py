@@ -155,7 +155,7 @@ class Window:
         names = ("window_dimensions", "strides", "dilations", "output_sizes")
         paddings = pool["padding"][::2], pool["padding"][1::2]
         columns = zip(image, *paddings, *(pool[name] for name in names), strict=True)
-        # The dilation of a single tap means nothing, and may be huge.
+        # The dilation of a single tap is unused, and may be huge.
         return [
             cls(size, taps, before, stride, 1 if not isinstance(taps, Size) and taps == 1 else dilation, count, ending)
             for size, before, ending, taps, stride, dilation, count in columns

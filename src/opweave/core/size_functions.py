@@ -1,4 +1,4 @@
-"""Functions of integers and sizes that ask for no decision: results that depend on sizes are calls in a formula."""
+"""Arithmetic on integers and sizes that never pins a size: a result that depends on sizes becomes a call in a formula."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from .sizes import (
 
 
 def broadcast_size(*sizes: Any) -> Any:
-    """The dimension of sizes that broadcast to each other: the one that is not 1."""
+    """Return the dimension to which sizes broadcast: the one that is not 1."""
     others = list(dict.fromkeys(size for size in sizes if not (isinstance(size, int) and size == 1)))
+    if not others:
+        return 1
     numbers = [size for size in others if isinstance(size, int)]
-    if numbers or len(others) < 2:
-        return (numbers or others or [1])[0]
-    return call_of("broadcast", *sorted(others, key=str))
+    if numbers:
+        return numbers[0]
+    return others[0] if len(others) == 1 else call_of("broadcast", *sorted(others, key=str))
 
 
 def is_less(a: Dimension, b: Dimension) -> Dimension:
-    """1 if a < b, else 0.
+    """Return 1 if a < b, else 0.
 
     >>> from opweave.core.sizes import Size
     >>> n = Size("n")
@@ -38,7 +40,7 @@ def is_less(a: Dimension, b: Dimension) -> Dimension:
 
 
 def is_equal(a: Dimension, b: Dimension) -> Dimension:
-    """1 if a == b, else 0.
+    """Return 1 if a == b, else 0.
 
     >>> from opweave.core.sizes import Size
     >>> n = Size("n")
@@ -50,13 +52,13 @@ def is_equal(a: Dimension, b: Dimension) -> Dimension:
 
 
 def truth_of(value: Dimension) -> Dimension:
-    """1 if a value differs from 0, else 0."""
+    """Return 1 if a value differs from 0, else 0."""
     low, high = interval(value)
     return value if low >= 0 and high <= 1 else 1 - is_equal(value, 0)
 
 
 def choose(condition: Dimension, a: Dimension, b: Dimension) -> Dimension:
-    """`a` if the condition differs from 0, else `b`.
+    """Return `a` if the condition differs from 0, else `b`.
 
     >>> from opweave.core.sizes import Size
     >>> n = Size("n")
@@ -70,7 +72,7 @@ def choose(condition: Dimension, a: Dimension, b: Dimension) -> Dimension:
 
 
 def larger(a: Dimension, b: Dimension) -> Dimension:
-    """The maximum of two values, also where names are 0.
+    """Return the maximum of two values. Named sizes may be 0, too.
 
     >>> from opweave.core.sizes import Size
     >>> larger(Size("n"), Size("n") + 1), larger(Size("n"), 4)
@@ -80,7 +82,7 @@ def larger(a: Dimension, b: Dimension) -> Dimension:
 
 
 def smaller(a: Dimension, b: Dimension) -> Dimension:
-    """The minimum of two values, also where names are 0.
+    """Return the minimum of two values. Named sizes may be 0, too.
 
     >>> from opweave.core.sizes import Size
     >>> smaller(Size("n"), Size("n") + 1), smaller(Size("n"), 4)
@@ -99,7 +101,7 @@ def _extreme(kind: Literal["max", "min"], a: Dimension, b: Dimension) -> Dimensi
 
 
 def truncated_quotient(a: Dimension, b: Dimension) -> Dimension:
-    """The quotient a / b, truncated toward zero; 0 if b is 0.
+    """Return the quotient a / b, truncated toward zero; 0 if b is 0.
 
     >>> from opweave.core.sizes import Size
     >>> n = Size("n")
@@ -118,7 +120,7 @@ def truncated_quotient(a: Dimension, b: Dimension) -> Dimension:
 
 
 def floored_remainder(a: Dimension, b: Dimension) -> Dimension:
-    """The remainder of a / b with the sign of b, as Python's `%`; 0 if b is 0.
+    """Return the remainder of a / b with the sign of b, as Python's `%`; 0 if b is 0.
 
     >>> from opweave.core.sizes import Size
     >>> floored_remainder(-7, 3), floored_remainder(-7, 0), floored_remainder(3 * Size("n"), 3)
@@ -130,7 +132,7 @@ def floored_remainder(a: Dimension, b: Dimension) -> Dimension:
 
 
 def truncated_remainder(a: Dimension, b: Dimension) -> Dimension:
-    """The remainder of a / b with the sign of a, as `%` in C; 0 if b is 0.
+    """Return the remainder of a / b with the sign of a, as `%` in C; 0 if b is 0.
 
     >>> from opweave.core.sizes import Size
     >>> truncated_remainder(-7, 3), truncated_remainder(7, 0), truncated_remainder(3 * Size("n"), 3)

@@ -1,6 +1,7 @@
-"""Processes that have loaded a compiler. This module imports little, so that they start early.
+"""Processes that have loaded a compiler, NVRTC or Triton, and fork for each kernel.
 
-They load while the driver of a device starts, which takes about as long.
+Loading a compiler takes about as long as starting the driver of a device, so both happen at the same time. To start the
+processes early, this module imports little.
 """
 
 from __future__ import annotations
@@ -24,32 +25,35 @@ MIN_TRITON = (3, 9)
 
 
 PURPOSE = "computing on the tensor cores of NVIDIA's GPUs"
+"""Purpose of Triton, for messages."""
 
 LOSS = "without it, products are slower, and there are no precisions 'tf32', 'bfloat16' and 'float16'"
+"""Features that are lost without Triton, for messages."""
 
 REQUIREMENT = "'triton>={}.{}'".format(*MIN_TRITON)
+"""Argument of `pip install`."""
 
 
 @cache
-def _metadata_version() -> str:
+def _installed_triton() -> str:
+    """Return the installed version of Triton; empty if it is not installed, or its metadata has no version."""
     try:
-        # None if the metadata file is missing.
         return importlib.metadata.version("triton") or ""
     except importlib.metadata.PackageNotFoundError:
         return ""
 
 
 def _is_new_enough() -> bool:
-    return tuple(int(part) for part in re.findall(r"\d+", _metadata_version())[:2]) >= MIN_TRITON
+    return tuple(int(part) for part in re.findall(r"\d+", _installed_triton())[:2]) >= MIN_TRITON
 
 
 @cache
 def triton_fault() -> str:
-    """Return the reason why Triton cannot be used, the lost features, and the package to install; empty if it can.
+    """Return why Triton cannot be used, the lost features, and the package to install; empty if Triton can be used.
 
-    Triton is imported in the process that compiles with it; this function waits for that process.
+    Triton is imported in the process that compiles with it; this function waits until that process has done so.
     """
-    oldest, version = ".".join(map(str, MIN_TRITON)), _metadata_version()
+    oldest, version = ".".join(map(str, MIN_TRITON)), _installed_triton()
     if shadow := packages.shadow_text("triton"):
         text = f"{PURPOSE} needs Triton{shadow}"
     elif not version and not packages.is_installed("triton"):
@@ -66,8 +70,8 @@ def triton_fault() -> str:
 
 @cache
 def triton_version() -> str:
-    """Return "Triton" with its version; empty if it cannot be used."""
-    return "" if triton_fault() else f"Triton {_metadata_version()}"
+    """Return "Triton" with its version; empty if Triton cannot be used."""
+    return "" if triton_fault() else f"Triton {_installed_triton()}"
 
 
 def start(*, for_tensor_cores: bool) -> None:

@@ -1,4 +1,4 @@
-"""The child process of an engine: it compiles and runs graphs as messages request."""
+"""The child process that runs an engine: it compiles and runs the graphs of the messages that it receives."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from .. import Runner
 from .messages import Close, Compile, Free, Refusal, Run, receive, send
 
 OOM_SCORE = "1000"
+"""Maximum of Linux's `oom_score_adj`: the process is the first to be killed when memory runs out."""
 
 PR_SET_PDEATHSIG = 1
+"""Option of Linux's `prctl`: the signal that a process receives when its parent ends."""
 
 
 def serve() -> None:
@@ -37,7 +39,7 @@ def serve() -> None:
         try:
             if isinstance(request, Close):
                 compiled.clear()
-                gc.collect()  # engines that have damaged the heap end here
+                gc.collect()  # an engine that has damaged the heap crashes here
                 send(answers, None)
                 break
             answer = _answer(request, compiled)
@@ -56,7 +58,7 @@ def prepare() -> tuple[BinaryIO, BinaryIO]:
     for stream in (0, 1, 2):  # engines print to them
         os.dup2(nowhere, stream)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
-    _die_first()
+    _end_before_parent()
     return requests, answers
 
 
@@ -76,8 +78,8 @@ def _answer(request: Compile | Run | Free, compiled: dict[int, tuple[Runner, Seq
     return outputs
 
 
-def _die_first() -> None:
-    """Let the system end this process first when memory runs out, and with its parent."""
+def _end_before_parent() -> None:
+    """Let Linux kill this process when its parent ends, and before other processes when memory runs out."""
     if sys.platform != "linux":
         return
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:

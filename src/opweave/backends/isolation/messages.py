@@ -1,4 +1,4 @@
-"""Messages between a process and the child that runs an engine: pickled objects, followed by their arrays without a copy."""
+"""Messages between a process and its child that runs an engine: pickled objects, then their arrays, which are not copied."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ PROTOCOL = 5
 """First version of pickle that transfers array buffers separately."""
 
 OWN_STATE = frozenset({"threads", "precision", "find_rivals", "without_rivals"})
+"""Attributes of a back end that are not sent as `BackendMessage.state`."""
 
 SIZE = struct.Struct("<Q")
-"""Number of buffers of a message, then the size in bytes of each."""
+"""Format of a number in the header of a message: the number of buffers, then the size of each in bytes."""
 
 
 def send(stream: BinaryIO, message: Any) -> None:
-    """Write a message, or nothing if a part of it cannot be pickled."""
+    """Write a message. If a part of it cannot be pickled, raise the error before anything is written."""
     buffers: list[pickle.PickleBuffer] = []
     body = pickle.dumps(message, PROTOCOL, buffer_callback=buffers.append)
     views = [memoryview(body), *(buffer.raw() for buffer in buffers)]
@@ -54,14 +55,14 @@ def _read(stream: BinaryIO, size: int) -> bytearray:
 
 
 NodeMessage = tuple[Op[..., Any], Mapping[str, Any], Mapping[str, Any], str, tuple[Desc, ...]]
-"""Operation, operand numbers by parameter, attributes, label, and descriptors of the results of a node."""
+"""A node: operation, operand numbers by parameter, attributes, label, and descriptors of the results."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphMessage:
     """A graph without references to its builder.
 
-    Operands are numbered: inputs, constants, then results of nodes. `outputs` has the number of each output.
+    Operands are numbered: inputs, constants, then results of nodes. `outputs` has the operand number of each graph output.
     """
 
     inputs: list[tuple[str, Desc]]
@@ -105,9 +106,9 @@ class GraphMessage:
 
 @dataclass(frozen=True, slots=True)
 class BackendMessage:
-    """A back end that the child rebuilds.
+    """A back end, as the child finds or creates it.
 
-    If `discover` lists no back end of this name and class, the child creates one with the attributes `state`.
+    If `discover` lists no back end of this name and class, the child creates one, and sets the attributes in `state`.
     """
 
     kind: type[Backend]

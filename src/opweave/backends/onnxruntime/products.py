@@ -26,11 +26,11 @@ def emit_product(
 
     - If `a` and `b` are dequantised, the engine computes in integers. Several scales of `b` are right along `axis` only, and
       several scales of `a` are wrong or refused.
-    - If only `b` is dequantised, and foldable, the engine rounds `a` to 8 bits. `rounds_input` reports nodes where users expect
-      that. The engine also rounds if it has folded a constant, or has removed operators between `b` and the dequantisation.
+    - If only `b` is dequantised, and foldable, the engine rounds `a` to 8 bits. That is allowed for nodes that `rounds_input`
+      reports, but the engine also does so after it has folded constants, or has removed operators behind a dequantisation.
 
-    `axis` is the axis of the second operand that may have several scales: the columns of a matrix, the filters of a convolution;
-    None if no axis may.
+    `axis` is the axis of the second operand that may have several scales: the columns of a matrix, or the filters of a
+    convolution; None if no axis may.
     """
     alpha = attributes.get("alpha", 1)
     if not ctx.portable and ctx.precision != "ieee" and _needs_barrier(ctx, op_type, a, b, axis, alpha):

@@ -1,4 +1,4 @@
-"""Teams of invocations of a workgroup, which combine their values."""
+"""Teams: invocations of a workgroup that combine their values."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from .dialect import Dialect
 
 @dataclass(frozen=True)
 class TeamValue:
-    """A value that each invocation contributes: the variables `names`, and an array in workgroup memory for each.
+    """A value that each invocation contributes.
 
-    `combine` returns statements that add the value of another invocation, given the text of each variable. `begin` is the text
-    of the offset of its part of the memory; empty for 0.
+    Attributes:
+        names: the variables that hold the value.
+        memory: names of arrays in workgroup memory, one for each variable.
+        combine: returns statements that add the value of another invocation, given an expression for each of its variables.
+        begin: WGSL expression of the first element to use in each array; empty for 0.
     """
 
     names: Sequence[str]
@@ -25,77 +28,85 @@ class TeamValue:
 class Team:
     """Invocations that combine their values; all invocations of the workgroup must take part.
 
-    If the dialect has warps, invocations of a warp read each other's registers, and a team of several warps leaves a part for
-    each warp in workgroup memory. Otherwise, a tree in workgroup memory combines the values, with a barrier for each level.
+    If the dialect has warps, invocations of a warp read each other's registers, and a team of several warps stores a partial
+    result of each warp in workgroup memory. Otherwise, a tree in workgroup memory combines the values, with a barrier for each
+    level.
 
     Args:
         dialect: the language.
-        workgroup: invocations of the workgroup.
-        size: invocations of a team, a power of two.
+        workgroup: number of invocations of the workgroup.
+        size: number of invocations of a team, a power of two.
         distance: distance between invocations of a team in the workgroup; if not 1, a team spans the whole workgroup.
-        part: text of the number of an invocation in its team.
+        index: WGSL expression of the index of an invocation in its team.
+
+    Attributes:
+        warp: size of a warp; 0 if the team does not use warps.
+        parts: number of partial results that `store` leaves in memory for each team.
+        elements: number of elements of workgroup memory that each variable needs.
     """
 
-    def __init__(self, dialect: Dialect, workgroup: int, size: int, distance: int = 1, part: str = "lane") -> None:
-        self.dialect, self.size, self.distance, self.part = dialect, size, distance, part
+    def __init__(self, dialect: Dialect, workgroup: int, size: int, distance: int = 1, index: str = "lane") -> None:
+        self.dialect, self.size, self.distance, self.index = dialect, size, distance, index
         has_warps = dialect.warp > 0 and workgroup % dialect.warp == 0 and distance <= dialect.warp
         self.warp = dialect.warp if has_warps else 0
-        self._inside = min(self.warp // distance, size) if has_warps else 1
-        self.parts = size // self._inside if has_warps else 1
-        self.elements = workgroup // self._inside
+        # Invocations of a team in one warp.
+        self._team_in_warp = min(self.warp // distance, size) if has_warps else 1
+        self.parts = size // self._team_in_warp if has_warps else 1
+        self.elements = workgroup // self._team_in_warp
 
     @property
     def is_in_warp(self) -> bool:
-        """Whether `exchanged` suffices: each invocation then has the result in its variables."""
+        """Whether `exchange` suffices, because a team is in one warp: each invocation then has the result in its variables."""
         return self.warp > 0 and self.parts == 1
 
     def exchange(self, values: Sequence[TeamValue]) -> list[str]:
-        """Statements that combine values inside of each warp."""
-        if self._inside == 1:
+        """Return statements that combine values inside of each warp."""
+        if self._team_in_warp == 1:
             return []
         lines = list[str]()
         for value in values:
             lines += value.combine([f"subgroupShuffleXor({name}, bits)" for name in value.names])
-        first = self._inside * self.distance // 2
+        first = self._team_in_warp * self.distance // 2
         head = f"for (var bits = {first}u; bits >= {self.distance}u; bits = bits >> 1u) {{"
         return self.dialect.loop(head, lines)
 
     def store(self, values: Sequence[TeamValue]) -> list[str]:
-        """Statements that leave results in memory at `places`, for all invocations."""
+        """Return statements that store results at `positions` in workgroup memory, where all invocations may read them."""
         if not self.warp:
             return self._tree(values)
-        place, condition = "lane", ""
-        if self._inside > 1 and self.distance == 1:
-            place, condition = f"lane / {self._inside}u", f"lane % {self._inside}u == 0u"
-        elif self._inside > 1:
-            number = f"lane % {self.warp}u"
-            place, condition = f"lane / {self.warp}u * {self.distance}u + {number}", f"{number} < {self.distance}u"
-        lines = _assign(values, place)
+        position, condition = "lane", ""
+        if self._team_in_warp > 1 and self.distance == 1:
+            count = self._team_in_warp
+            position, condition = f"lane / {count}u", f"lane % {count}u == 0u"
+        elif self._team_in_warp > 1:
+            lane = f"lane % {self.warp}u"
+            position, condition = f"lane / {self.warp}u * {self.distance}u + {lane}", f"{lane} < {self.distance}u"
+        lines = _assign(values, position)
         if condition:
             lines = [f"if ({condition}) {{", *(f"    {line}" for line in lines), "}"]
         return [*lines, "workgroupBarrier();"]
 
-    def places(self, team: str, begin: str = "") -> list[str]:
-        """Texts of the positions in memory of the parts of a result; `team` is the text of the number of the team."""
+    def positions(self, team: str, begin: str = "") -> list[str]:
+        """Return the positions in workgroup memory of a team's `parts`, as WGSL expressions; `team` is that of its index."""
         if self.distance > 1:
             positions = [f"{team} + {k * self.distance}u" if k else team for k in range(self.parts)]
         else:
             count = self.parts if self.warp else self.size
             first = f"{team} * {count}u" if count > 1 else team
             positions = [f"{first} + {k}u" if k else first for k in range(self.parts)]
-        return [_at(begin, place) for place in positions]
+        return [_at(begin, position) for position in positions]
 
     def _tree(self, values: Sequence[TeamValue]) -> list[str]:
         lines = list[str]()
         for value in values:
-            place = _at(value.begin, "lane + stride" + (f" * {self.distance}u" if self.distance > 1 else ""))
-            lines += value.combine([f"{memory}[{place}]" for memory in value.memory])
+            other = _at(value.begin, "lane + stride" + (f" * {self.distance}u" if self.distance > 1 else ""))
+            lines += value.combine([f"{memory}[{other}]" for memory in value.memory])
         lines += _assign(values, "lane")
         return [
             *_assign(values, "lane"),
             "workgroupBarrier();",
             f"for (var stride = {self.size // 2}u; stride > 0u; stride = stride >> 1u) {{",
-            f"    if ({self.part} < stride) {{",
+            f"    if ({self.index} < stride) {{",
             *(f"        {line}" for line in lines),
             "    }",
             "    workgroupBarrier();",
@@ -103,13 +114,13 @@ class Team:
         ]
 
 
-def _assign(values: Sequence[TeamValue], place: str) -> list[str]:
+def _assign(values: Sequence[TeamValue], position: str) -> list[str]:
     return [
-        f"{memory}[{_at(value.begin, place)}] = {name};"
+        f"{memory}[{_at(value.begin, position)}] = {name};"
         for value in values
         for memory, name in zip(value.memory, value.names, strict=True)
     ]
 
 
-def _at(begin: str, place: str) -> str:
-    return f"{begin} + {place}" if begin else place
+def _at(begin: str, position: str) -> str:
+    return f"{begin} + {position}" if begin else position

@@ -37,7 +37,7 @@ MAX_NEAR_ZERO = 18
 of the function, the errors of the engines' formulas are in units of the input."""
 
 UNIT: Mapping[Precision, float] = {"float32": 0.0, "ieee": 0.0, "tf32": 2**-10, "bfloat16": 2**-7, "float16": 2**-10}
-"""Distance from 1 to the next number that engines may round float32 to; 0 where they must not."""
+"""Distance from 1 to the next number of the type to which engines may round float32; 0 if they must not round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,16 @@ class Tolerance:
     def limits(
         self, expected: np.ndarray, typical: float, unit_type: Any, magnitudes: np.ndarray | None = None
     ) -> np.ndarray:
-        """The largest allowed difference for each element.
+        """Return the largest allowed difference for each element.
 
-        `typical` is the size of a typical element of the tensor; `unit_type` the floating-point type whose last place counts,
-        or None for integers; `magnitudes` are, for each element, the sums of the magnitudes of its terms, if known.
+        Args:
+            expected: the right elements, of any data type.
+            typical: size of a typical element of the tensor.
+            unit_type: floating-point type whose last place is the unit; None for integers.
+            magnitudes: for each element, sum(abs(terms)), of the shape of `expected`; None if unknown.
+
+        Returns:
+            Numbers of the shape of `expected`.
         """
         if unit_type is None:
             return np.full(expected.shape, max(self.ulp, self.absolute))
@@ -82,7 +88,8 @@ class Tolerance:
         limit = self.ulp * unit
         floor = max(self.absolute, self.near_zero * float(info.eps) * typical, self.rounding * typical)
         if self.ulp:
-            floor = max(floor, float(info.tiny))  # engines may flush denormal numbers, in operands and in results
+            # Engines may flush denormal numbers, in operands and in results.
+            floor = max(floor, float(info.tiny))
         if self.rounding:
             limit = np.maximum(limit, self.rounding * np.abs(np.asarray(expected, np.float64)))
         if magnitudes is not None:
@@ -93,9 +100,10 @@ class Tolerance:
 
 
 def tolerance_of(node: Node, precision: Precision = "float32", factor: float = 1.0) -> Tolerance:
-    """The tolerance for the results of a node, by the data type of the first one.
+    """Return the tolerance for the results of a node; its unit is that of the first result's data type.
 
-    The precision is that of the less precise context, or "float16" if inputs were rounded to float16.
+    `precision` is the precision of the less precise context, or "float16" if inputs were rounded to float16. `factor`
+    multiplies all limits.
     """
     is_float = node.outputs[0].data_type in ("float32", "float16")
     half = node.outputs[0].data_type == "float16"
@@ -105,12 +113,13 @@ def tolerance_of(node: Node, precision: Precision = "float32", factor: float = 1
         reads_floats = any(operand.data_type in ("float32", "float16") for operand in node.operands)
         ulp, near_zero = (UNKNOWN_ULP, UNKNOWN_ULP) if is_float else (int(reads_floats), 0)
     elif not is_float:
-        ulp, near_zero = 1 if node.op.name == "quantize_linear" else 0, 0
+        ulp = 1 if node.op.name == "quantize_linear" else 0
     elif (rule := _SUMS.get(node.op.name)) is not None:
         terms = _terms(node)
-        ulp, near_zero = rule(node, min(terms, sqrt(LONG_SUM * terms))), 4 + 2 * sqrt(terms)
+        ulp = rule(node, min(terms, sqrt(LONG_SUM * terms)))
+        near_zero = 4 + 2 * sqrt(terms)
     elif node.op.name in _ABSOLUTE:
-        ulp, absolute = 0, _ABSOLUTE[node.op.name][half]
+        absolute = _ABSOLUTE[node.op.name][half]
     else:
         is_copy = node.op.name == "resample2d" and node.attributes["mode"] == "nearest-neighbor"
         ulp = _FIXED[node.op.name][half] if node.op.name in _FIXED and not is_copy else 0
@@ -194,6 +203,7 @@ _SUMS: dict[str, Callable[[Node, float], float]] = {
 
 
 def _terms(node: Node) -> int:
+    """Count the terms of the sum behind an element of the result."""
     name, inputs, attributes = node.op.name, node.inputs, node.attributes
     first = node.operands[0]
     shape: tuple[int, ...] = first.shape
@@ -225,7 +235,7 @@ def _terms(node: Node) -> int:
 
 
 def scale_of(node: Node, sizes: Mapping[str, float]) -> float:
-    """The size of a typical element if the terms of its sum do not cancel; 0 to use the size of the result.
+    """Estimate the size of a typical element if the terms of its sum do not cancel; 0: use the size of the result instead.
 
     `sizes` are the root mean squares of the operands, by parameter.
     """
@@ -245,8 +255,12 @@ def scale_of(node: Node, sizes: Mapping[str, float]) -> float:
     return size if node.op.name in _LIKE_INPUT else 0.0
 
 
-_AS_LARGE = "average_pool average_pool2d batch_normalization elu gelu hard_swish reduce_mean resample2d softplus tanh"
-_LIKE_INPUT = frozenset(_AS_LARGE.split())
+_LIKE_INPUT = frozenset(
+    [
+        *("average_pool", "average_pool2d", "batch_normalization", "elu", "gelu", "hard_swish", "reduce_mean"),
+        *("resample2d", "softplus", "tanh"),
+    ]
+)
 """Operations whose results are as large as their input, unless terms cancel."""
 
 
@@ -260,5 +274,5 @@ LINEAR = frozenset(
 
 
 def ops_with_rules() -> set[str]:
-    """The names of the operations in the tables."""
+    """Return the names of the operations in the tables."""
     return {*_FIXED, *_ABSOLUTE, *_SUMS}

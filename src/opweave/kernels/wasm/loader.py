@@ -47,19 +47,19 @@ def load(
 
     Args:
         source: the path of a `.wasm` file, or its bytes.
-        memory_limit: maximum size of its linear memory in bytes, including tensors; None: the address space of its
-            pointers (4 GiB for 32-bit ones), but no more than the physical memory.
-        timeout: seconds after which a call is stopped with an error, to a few hundredths; None: never, which makes
-            functions up to a fifth faster.
-        memory: a module whose memory to share, so that both can use the same tensors. Only for position-independent
-            modules.
+        memory_limit: maximum size of the module's linear memory in bytes, including tensors; None: the address space of
+            the module's pointers (4 GiB for 32-bit ones), but no more than the physical memory.
+        timeout: seconds after which a call is stopped with an error, to a few hundredths of a second; None: never, which
+            makes functions up to a fifth faster.
+        memory: a module that shares its memory with the new one, so that both can use the same tensors. Only for
+            position-independent modules.
 
     Returns:
         The module, ready to be called.
 
     Raises:
-        DataError: it is not a valid module, has unknown imports, or does not export its memory.
-        OperationError: it needs more memory than allowed, or its start function traps or times out.
+        DataError: the source is not a valid module, has unknown imports, or does not export its memory.
+        OperationError: the module needs more memory than allowed, or its start function traps or times out.
         ValidationError: an argument is wrong.
         MissingExtraError: wasmtime is not installed.
 
@@ -109,6 +109,8 @@ def _read(source: str | os.PathLike[str] | bytes) -> tuple[str, bytes]:
 
 
 class _Loader:
+    """Loads one module; `home` is the module whose memory it shares, None for a memory that belongs to the new module."""
+
     def __init__(
         self, name: str, data: bytes, memory_limit: int | None, timeout: float | None, home: Module | None
     ) -> None:
@@ -203,7 +205,7 @@ class _Loader:
     def _provide_imports(
         self, arena: Arena | None, imports: Sequence[Any]
     ) -> tuple[list[np.ndarray], list[Any], wasmtime.Global | None]:
-        """Return the imports of a module: its blocks of linear memory, the values, and the stack pointer among them."""
+        """Return the module's blocks of linear memory, the values to import in their order, and the imported stack pointer."""
         if arena is None or self.dylink is None:
             return [], [arena.memory for _ in imports if arena is not None], None
         alignment = max(self.dylink.memory_alignment, ALIGNMENT)

@@ -24,14 +24,14 @@ from ..model.scopes import free_names, rename_node
 from ..model.values import Value, types_and_data
 
 _NEVER_LARGER = frozenset({"NonZero", "Unique", "Compress"})
-"""Operators with results of data-dependent size, no larger than a few times the inputs."""
+"""Operators whose results have data-dependent sizes, but are no larger than a few times the inputs."""
 
 FLOATS_LIKE_INPUT = frozenset({(TRADITIONAL, "Normalizer"), (TRADITIONAL, "Scaler")})
 """Operators whose result is float32 in the shape of the input; ONNX's inference does not know this."""
 
 
 def schema_of(node: NodeProto, model: Model) -> Any:
-    """The `onnx.defs.OpSchema` of a node's operator; None if ONNX does not have it."""
+    """Return the `onnx.defs.OpSchema` of a node's operator; None if ONNX does not define the operator."""
     from onnx import defs
 
     domain = domain_of(node)
@@ -52,7 +52,7 @@ def _schema(op_type: str, version: int, domain: str) -> Any:
 def infer(
     node: NodeProto, values: Sequence[Value | None], model: Model, environment: Mapping[str, Value]
 ) -> dict[str, TypeProto]:
-    """Infer the types of a node's outputs by name; `environment` has all values, for captures of sub-graphs."""
+    """Infer the types of a node's outputs, by name; empty if unknown. `environment` has the values that sub-graphs capture."""
     schema = schema_of(node, model)
     if schema is None:
         return {}
@@ -92,7 +92,10 @@ def is_valid(node: NodeProto, values: Mapping[str, Value], model: Model) -> bool
 
 
 def result_bytes(node: NodeProto, inferred: Mapping[str, TypeProto]) -> float:
-    """An upper bound of the bytes of a node's results, of types as `infer` returns them; infinite if there is none."""
+    """Return an upper bound of the bytes of a node's results; infinite if they are unbounded.
+
+    `inferred` are types as `infer` returns them. Operators in `_NEVER_LARGER` count as 0: their inputs are in memory already.
+    """
     total: float = 0
     for name in node.output:
         tensor = inferred.get(name, TypeProto()).tensor_type
@@ -129,30 +132,32 @@ def _infer_in_model(
 
 
 def is_defined(node: NodeProto, model: Model) -> bool:
-    """Whether ONNX defines the operator of a node by others."""
+    """Whether ONNX defines the operator of a node by a function of other operators."""
     schema = schema_of(node, model)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)
 
 
 def definition_of(node: NodeProto, types: Mapping[str, TypeProto], model: Model, prefix: str) -> list[NodeProto]:
-    """The nodes by which ONNX defines an operator; empty if it has no definition for these inputs.
+    """Return the body of the function by which ONNX defines an operator; empty if there is none for these inputs.
 
-    Names inside the definition get the prefix, to make them unique.
+    Names inside the body get the prefix, which makes them unique.
     """
     if not is_defined(node, model):
         return []
     schema = schema_of(node, model)
     present = {attribute.name for attribute in node.attribute}
     if not present.issubset(schema.attributes):
-        return []  # the inliner would ignore unknown attributes
+        # The inliner would ignore unknown attributes.
+        return []
     from onnx import inliner
 
+    # The inliner does not know defaults.
     full = copy_of(node)
     missing = (attribute.default_value for name, attribute in schema.attributes.items() if name not in present)
-    full.attribute.extend(default for default in missing if default.name)  # the inliner does not know defaults
-    alone, function = model_of_node(full, types, model.proto), [(node.domain, node.op_type)]
+    full.attribute.extend(default for default in missing if default.name)
+    one_node_model, function = model_of_node(full, types, model.proto), [(node.domain, node.op_type)]
     try:
-        inlined = inliner.inline_selected_functions(alone, function, inline_schema_functions=True).graph.node
+        inlined = inliner.inline_selected_functions(one_node_model, function, inline_schema_functions=True).graph.node
     except Exception:  # the C++ inliner raises errors of many types
         return []
     if len(inlined) == 1 and inlined[0].op_type == node.op_type:
@@ -165,7 +170,7 @@ def definition_of(node: NodeProto, types: Mapping[str, TypeProto], model: Model,
 def model_of_node(
     node: NodeProto, types: Mapping[str, TypeProto], proto: ModelProto, data: Mapping[str, TensorProto] | None = None
 ) -> ModelProto:
-    """A model of one node of `proto`, with inputs of these types; inputs in `data` are initializers."""
+    """Return a model of one node of `proto`, with inputs of these types; inputs in `data` are initializers."""
     data = data or {}
     return ModelProto(
         ir_version=proto.ir_version,

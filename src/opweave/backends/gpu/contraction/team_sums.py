@@ -68,7 +68,7 @@ class TeamSums:
         return [Variable(f"parts_{j}", f"array<{vector}, {size}>") for j in products]
 
     def early_loads(self, section: Section) -> list[Load]:
-        """The loads of the epilogue that storing invocations can issue before they compute sums."""
+        """Return the loads of the epilogue that storing invocations can issue before they compute sums."""
         is_four = self._stores_fours or (self.fours and not section.is_swapped)
         keeps = self.features.dialect.kept > 0 and is_four and self.turns == 1 and section.count <= MAX_GIVEN_VECTORS
         has_vectors = section.vectors(self.features) and section.problems[0].contiguous
@@ -79,7 +79,7 @@ class TeamSums:
     def reads(
         self, section: Section, loads: Sequence[Load], module: GpuModule, stack: str, block: str
     ) -> Iterator[str]:
-        """The statements that execute `early_loads`."""
+        """Yield the statements that execute `early_loads`."""
         for k, n in product(range(section.count if loads else 0), range(len(loads))):
             yield f"var given_{k}_{n} = vec4<f32>();"
         for k in range(section.count if loads else 0):
@@ -136,17 +136,17 @@ class TeamSums:
         self, numbers: Sequence[int], products: Sequence[int], line: str, begins: Mapping[int, str]
     ) -> list[str]:
         step = self.width if self._team.distance > 1 else 1
-        places = {k: self._team.places(line, begins[k])[0] for k in numbers}
-        pairs = [(f"total_{k}_{j}", f"parts_{j}", places[k]) for k, j in product(numbers, products)]
-        lines = [f"{total} += {parts}[{place} + warp * {step}u];" for total, parts, place in pairs]
+        firsts = {k: self._team.positions(line, begins[k])[0] for k in numbers}
+        sums = [(f"total_{k}_{j}", f"parts_{j}", firsts[k]) for k, j in product(numbers, products)]
+        lines = [f"{total} += {parts}[{first} + warp * {step}u];" for total, parts, first in sums]
         loop = self.features.dialect.loop(f"for (var warp = 1u; warp < {self._team.parts}u; warp++) {{", lines)
-        return [*(f"{total} = {parts}[{place}];" for total, parts, place in pairs), *loop]
+        return [*(f"{total} = {parts}[{first}];" for total, parts, first in sums), *loop]
 
     def _sum(self, k: int, j: int, line: str, begin: str) -> str:
-        """The text of a sum; `line` is the line's index in the workgroup."""
+        """Return a sum as an expression; `line` is the index of its line in the workgroup."""
         if self._is_local or self._team.parts > MAX_PARTS:
             return f"total_{k}_{j}"
-        terms = [f"parts_{j}[{place}]" for place in self._team.places(line, begin)]
+        terms = [f"parts_{j}[{position}]" for position in self._team.positions(line, begin)]
         while len(terms) > 1:
             terms = [f"({a} + {b})" for a, b in zip(terms[::2], terms[1::2], strict=True)]
         return terms[0]

@@ -69,7 +69,7 @@ def _convolve(
     groups: int,
     attributes: Mapping[str, Any],
 ) -> Value:
-    """Convolve an image [n, c, *axes]. `outputs` is the axis of the output channels of the node's own filter."""
+    """Convolve an image [n, c, *axes]. `outputs` is the axis of the output channels in the filter of the node, not in `w`."""
     is_transposed = "output_sizes" in attributes
     output_padding = None
     if is_transposed:
@@ -117,13 +117,13 @@ def _(
     )
 
 
-def _is_right(image_sizes: Sequence[int], window_dimensions: Sequence[int], dilations: Sequence[int]) -> bool:
-    """Whether the engine's Col2Im is right: with dilations, it is so over two axes only."""
+def _col2im_is_right(image_sizes: Sequence[int], window_dimensions: Sequence[int], dilations: Sequence[int]) -> bool:
+    """Whether the engine's Col2Im gives right results: it handles dilations over two axes only."""
     pairs = zip(window_dimensions, dilations, strict=True)
     return len(image_sizes) == 2 or all(taps == 1 or dilation == 1 for taps, dilation in pairs)
 
 
-@ort.lower(composites.col2im, when=_is_right)
+@ort.lower(composites.col2im, when=_col2im_is_right)
 def _(
     ctx: Emitter,
     input: Value,
@@ -151,18 +151,19 @@ def engine_agrees(input: int, output: int) -> bool:
     """
     input, output = int(input), int(output)
     numerators, denominator = sample_positions(input, output)
-    beyond = (2 * np.array(numerators) - denominator) % (2 * denominator)  # distance from the last tie, in half units
-    margin = np.minimum(beyond, 2 * denominator - beyond).min() / (2 * denominator)
+    # Distances from the tie below each position, in units of 1 / (2 * denominator).
+    past_tie = (2 * np.array(numerators) - denominator) % (2 * denominator)
+    margin = np.minimum(past_tie, 2 * denominator - past_tie).min() / (2 * denominator)
     ratio = input // output
     exact = input == ratio * output and ratio & (ratio - 1) == 0 and input < 2**22
     return exact or bool(margin > input * POSITION_ERROR) or _rounds_alike(input, output)
 
 
 def _rounds_alike(input: int, output: int) -> bool:
-    """Whether positions in float32, by the steps of the engine, are next to the elements of the specification."""
+    """Whether the engine's own steps, in float32, choose the nearest elements of the specification."""
     half = np.float32(0.5)
-    places = (np.arange(output, dtype=np.float32) + half) / (np.float32(output) / np.float32(input)) - half
-    nearest = np.clip(np.ceil(places - half), 0, input - 1).astype(np.int64)
+    positions = (np.arange(output, dtype=np.float32) + half) / (np.float32(output) / np.float32(input)) - half
+    nearest = np.clip(np.ceil(positions - half), 0, input - 1).astype(np.int64)
     return nearest.tolist() == nearest_positions(input, output)
 
 
@@ -204,34 +205,39 @@ def _nearest(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Valu
 
 
 def _nearest_positions(ctx: Emitter, old: Dimension, new: Dimension) -> Value:
-    """The nearest of `old` elements for each of `new` elements; the model computes them if they depend on sizes."""
+    """Emit the index of the nearest of `old` elements for each of `new`; the model computes the indices of named sizes."""
     if isinstance(old, int) and isinstance(new, int):
         return ctx.constant(nearest_positions(old, new))
-    # ceil(p - 1/2) for p = ((2 i + 1) old - new) / (2 new), which no clamping changes. All terms are 0 or more.
-    numerators = ctx.emit("Add", ctx.emit("Mul", _count(ctx, new), ctx.constant(4 * old)), ctx.constant(2 * old - 1))
+    # ceil(p - 1/2) for p = ((2 i + 1) old - new) / (2 new) = floor(((4 i + 2) old - 1) / (4 new)), as all terms are 0 or more.
+    # No clamp is needed.
+    numerators = ctx.emit("Add", ctx.emit("Mul", _range(ctx, new), ctx.constant(4 * old)), ctx.constant(2 * old - 1))
     positions: Value = ctx.emit("Div", numerators, ctx.constant(4 * new))
     return positions
 
 
-def _count(ctx: Emitter, count: Dimension) -> Value:
+def _range(ctx: Emitter, count: Dimension) -> Value:
     numbers: Value = ctx.emit("Range", ctx.constant(0), ctx.constant(count), ctx.constant(1))
     return numbers
 
 
 def _linear_positions(ctx: Emitter, old: Dimension, new: Dimension) -> tuple[Value, Value, Value, Dimension]:
-    """The elements before and behind each of `new` elements, the weight of the latter, and the sum of both weights."""
+    """Emit the two neighbours in `old` elements of each of `new` elements.
+
+    Return, for each new element, the index of the neighbour before it, the index of the neighbour behind it, and the weight of
+    the second one, a whole float64 in [0, total); and `total`, the sum of both weights.
+    """
     if isinstance(old, int) and isinstance(new, int):
         numerators, total = sample_positions(old, new)
-        before, part = np.divmod(numerators, total)
-        return ctx.constant(before), ctx.constant(before + (part > 0)), ctx.constant(part, "float64"), total
+        before, remainder = np.divmod(numerators, total)
+        return ctx.constant(before), ctx.constant(before + (remainder > 0)), ctx.constant(remainder, "float64"), total
     total = 2 * new
-    places = ctx.emit("Add", ctx.emit("Mul", _count(ctx, new), ctx.constant(2 * old)), ctx.constant(old - new))
-    places = ctx.emit("Min", ctx.emit("Max", places, ctx.constant(0)), ctx.constant(total * (old - 1)))
-    first = ctx.emit("Div", places, ctx.constant(total))
-    rest = ctx.emit("Sub", places, ctx.emit("Mul", first, ctx.constant(total)))
-    # The last element has no other behind it, and a rest of 0.
+    numerator = ctx.emit("Add", ctx.emit("Mul", _range(ctx, new), ctx.constant(2 * old)), ctx.constant(old - new))
+    numerator = ctx.emit("Min", ctx.emit("Max", numerator, ctx.constant(0)), ctx.constant(total * (old - 1)))
+    first = ctx.emit("Div", numerator, ctx.constant(total))
+    remainder = ctx.emit("Sub", numerator, ctx.emit("Mul", first, ctx.constant(total)))
+    # The last element has no neighbour behind it; there, the remainder is 0.
     second = ctx.emit("Min", ctx.emit("Add", first, ctx.constant(1)), ctx.constant(old - 1))
-    return first, second, ctx.cast(rest, "float64"), total
+    return first, second, ctx.cast(remainder, "float64"), total
 
 
 def _linear_of_integers(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Value:
@@ -244,7 +250,7 @@ def _linear_of_integers(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int
     for axis, size in changed:
         before, behind, weight, total = _linear_positions(ctx, x.dims[axis], size)
         weight = ctx.emit("Reshape", weight, ctx.constant([-1 if a == axis else 1 for a in range(4)]))
-        low, high = (ctx.emit("Gather", result, places, axis=axis) for places in (before, behind))
+        low, high = (ctx.emit("Gather", result, indices, axis=axis) for indices in (before, behind))
         low = ctx.emit("Mul", low, ctx.emit("Sub", ctx.constant(total, "float64"), weight))
         result = ctx.emit("Add", low, ctx.emit("Mul", high, weight))
         divisor *= total

@@ -28,7 +28,7 @@ def _on_windows(rule: Callable[[Array, Windows], Array]) -> Callable[..., Array]
             axes = Window.along(x.shape[2:], attributes)
             pads = [(0, 0), (0, 0), *((axis.before, axis.after) for axis in axes)]
             padded = np.pad(x, pads, constant_values=fill)
-            # The dilation of a single tap means nothing, and may be huge.
+            # The dilation of a single tap is unused, and may be huge.
             every = windows(padded, [a.taps for a in axes], attributes["strides"], [a.dilation for a in axes])
             return every[(slice(None), slice(None), *(slice(axis.count) for axis in axes))]
 

@@ -27,15 +27,16 @@ def _mean(b: MLGraphBuilder, x: MLOperand, axes: Sequence[int], keep_dimensions:
     count = prod(x.shape[axis] for axis in axes)
     if count == 1:
         return b.reduce_sum(x, axes=axes, keep_dimensions=keep_dimensions)
+    # `_integer_mean` needs sums of remainders, which are below count**2.
     if count**2 <= INFO[x.data_type].highest:
         return _integer_mean(b, x, count, axes, keep_dimensions)
     return b.cast(_integer_mean(b, b.cast(x, "int64"), count, axes, keep_dimensions), x.data_type)
 
 
 def _integer_mean(b: MLGraphBuilder, x: MLOperand, count: int, axes: Sequence[int], keep_dimensions: bool) -> MLOperand:
-    """The mean of integers, rounded towards zero as in ONNX Runtime.
+    """Compute the mean of integers, rounded towards zero as in ONNX Runtime.
 
-    The sum may exceed the data type. For x = count * q + r, the mean is Σq + Σr / count, and |Σr| < count².
+    The sum of x may exceed the data type. For x = count * q + r, the mean is Σq + Σr / count, and |Σr| < count².
     """
     quotients = b.div(x, count)
     remainders = b.sub(x, b.mul(quotients, count))
@@ -44,13 +45,14 @@ def _integer_mean(b: MLGraphBuilder, x: MLOperand, count: int, axes: Sequence[in
     mean = b.add(total, carry)
     if x.data_type.startswith("u"):
         return mean
-    left = b.sub(excess, b.mul(carry, count))
-    is_below = b.logical_and(b.greater(mean, 0), b.lesser(left, 0))
-    is_above = b.logical_and(b.lesser(mean, 0), b.greater(left, 0))
-    return b.sub(b.add(mean, b.cast(is_above, x.data_type)), b.cast(is_below, x.data_type))
+    # `carry` is rounded by itself: if the remainder and the mean have different signs, the mean is 1 too far from 0.
+    remainder = b.sub(excess, b.mul(carry, count))
+    is_too_high = b.logical_and(b.greater(mean, 0), b.lesser(remainder, 0))
+    is_too_low = b.logical_and(b.lesser(mean, 0), b.greater(remainder, 0))
+    return b.sub(b.add(mean, b.cast(is_too_low, x.data_type)), b.cast(is_too_high, x.data_type))
 
 
-def _reduction(op: Callable[..., Any]) -> Callable[..., Any]:
+def _reduction_converter(op: Callable[..., Any]) -> Callable[..., Any]:
     def convert(
         b: MLGraphBuilder,
         x: MLOperand,
@@ -74,10 +76,10 @@ _REDUCTIONS = {
     **by_name(ops.reduce_sum, ops.reduce_sum_square, ReduceMean=_mean, ReduceProd=ops.reduce_product),
 }
 for _op_type, _op in _REDUCTIONS.items():
-    converts(_op_type, moved=["axes"])(_reduction(_op))
+    converts(_op_type, moved=["axes"])(_reduction_converter(_op))
 
 
-def _position(op: Op[..., Any]) -> Callable[..., Any]:
+def _extreme_converter(op: Op[..., Any]) -> Callable[..., Any]:
     def convert(
         b: MLGraphBuilder, x: MLOperand, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0
     ) -> Tensor:
@@ -85,21 +87,20 @@ def _position(op: Op[..., Any]) -> Callable[..., Any]:
         options: dict[str, Any] = {"keep_dimensions": keepdims == 1, "output_data_type": "int64"}
         if not select_last_index:
             return op(b, x, along, **options)  # type: ignore[no-any-return]
+        # The last extreme is the first one from the end.
         from_end = op(b, b.reverse(x, axes=[along]), along, **options)
         return b.sub(np.array(x.shape[along] - 1), from_end)
 
     return convert
 
 
-converts("ArgMax")(_position(ops.arg_max))
-converts("ArgMin")(_position(ops.arg_min))
-
-
-# The norm of float16 numbers can exceed their range, so it is computed in float32.
+converts("ArgMax")(_extreme_converter(ops.arg_max))
+converts("ArgMin")(_extreme_converter(ops.arg_min))
 
 
 @converts("LpNormalization")
 def _(b: MLGraphBuilder, input: MLOperand, *, axis: int = -1, p: int = 2) -> Tensor:
+    # In float32: the norm of float16 numbers may exceed their range.
     x = widen(b, input)
     unsupported_if(p not in (1, 2), f"p is {p}, not 1 or 2")
     reduce = b.reduce_l1 if p == 1 else b.reduce_l2
@@ -111,6 +112,7 @@ def _(b: MLGraphBuilder, input: MLOperand, *, axis: int = -1, p: int = 2) -> Ten
 
 @converts("MeanVarianceNormalization")
 def _(b: MLGraphBuilder, X: MLOperand, *, axes: Sequence[int] = (0, 2, 3)) -> Tensor:
+    # In float32: the norm of float16 numbers may exceed their range.
     x = widen(b, X)
     reduced = [normalize_axis(axis, x.rank) for axis in axes]
     centred = b.sub(x, b.reduce_mean(x, axes=reduced, keep_dimensions=True))
