@@ -73,34 +73,34 @@ def _float_division(x1: Array, x2: Array) -> tuple[Array, Array]:
     a, b = (ops.cast(x, "float32") for x in (x1, x2)) if is_half else (x1, x2)
     size, divisor = ops.abs(a), ops.abs(b)
     ratio = ops.div(size, divisor)
-    whole, rest = ops.mul(ratio, 0.0), size
+    whole, remainder = ops.mul(ratio, 0.0), size
     for scale in (2.0**36, 2.0**24, 2.0**12, 1.0) if is_half else (1.0,):
-        digits = ops.floor(ops.div(ops.mul(rest, 1 / scale), divisor))
+        digits = ops.floor(ops.div(ops.mul(remainder, 1 / scale), divisor))
         part = ops.mul(digits, scale)
         # For an infinite divisor, digits is 0 and part * divisor is NaN: keep the remainder.
-        rest = ops.where(ops.equal(digits, 0.0), rest, ops.sub(rest, ops.mul(part, divisor)))
+        remainder = ops.where(ops.equal(digits, 0.0), remainder, ops.sub(remainder, ops.mul(part, divisor)))
         # If the ratio was rounded up to an integer, subtract one.
-        is_beyond = ops.lesser(rest, 0.0)
-        rest = ops.where(is_beyond, ops.add(rest, ops.mul(divisor, scale)), rest)
+        is_beyond = ops.lesser(remainder, 0.0)
+        remainder = ops.where(is_beyond, ops.add(remainder, ops.mul(divisor, scale)), remainder)
         whole = ops.add(whole, ops.where(is_beyond, ops.sub(part, scale), part))
     if not is_half:
-        is_short = ops.logical_and(ops.greater_or_equal(rest, divisor), ops.lesser(divisor, math.inf))
-        rest = ops.max(ops.where(is_short, ops.sub(rest, divisor), rest), 0.0)
+        is_short = ops.logical_and(ops.greater_or_equal(remainder, divisor), ops.lesser(divisor, math.inf))
+        remainder = ops.max(ops.where(is_short, ops.sub(remainder, divisor), remainder), 0.0)
         whole = ops.where(is_short, ops.add(whole, 1.0), whole)
         # Beyond 2^24, neighbouring numbers are about a divisor apart: no digit of the remainder is correct.
         is_vast = ops.greater_or_equal(ratio, 2.0**24)
-        rest = ops.where(is_vast, 0.0, ops.min(rest, divisor))
+        remainder = ops.where(is_vast, 0.0, ops.min(remainder, divisor))
         whole = ops.where(is_vast, ratio, whole)
     is_undefined = ops.logical_or(ops.is_nan(ratio), ops.logical_or(ops.is_infinite(a), ops.equal(b, 0.0)))
-    rest = ops.where(is_undefined, math.nan, rest)
+    remainder = ops.where(is_undefined, math.nan, remainder)
     is_opposite = ops.not_equal(is_negative(a), is_negative(b))
-    is_above = ops.logical_and(is_opposite, ops.greater(rest, 0.0))
-    rest = ops.where(is_above, ops.sub(divisor, rest), rest)
+    is_above = ops.logical_and(is_opposite, ops.greater(remainder, 0.0))
+    remainder = ops.where(is_above, ops.sub(divisor, remainder), remainder)
     whole = ops.where(is_above, ops.add(whole, 1.0), whole)
     # The standard returns x1 / x2 for x2 = 0 and for infinite x2, not -1.
     whole = ops.where(ops.logical_or(is_undefined, ops.is_infinite(b)), ratio, whole)
     quotient = ops.mul(ops.mul(whole, _sign_factor(a)), _sign_factor(b))
-    remainder = ops.mul(rest, _sign_factor(b))
+    remainder = ops.mul(remainder, _sign_factor(b))
     return (ops.cast(quotient, "float16"), ops.cast(remainder, "float16")) if is_half else (quotient, remainder)
 
 

@@ -300,7 +300,7 @@ class Backend(RuleTable, ABC):
         return self._variant(self.threads, precision)
 
     def for_absent_device(self) -> Backend:
-        """Return a variant that tells what a device of this kind runs, though none is open; it runs nothing."""
+        """Return a variant without an open device: it lists what a device of this kind runs, but runs nothing itself."""
         return self
 
     def without_arena(self) -> Backend:

@@ -61,7 +61,7 @@ def bench(
     auto is the session of a program, InferenceSession(model), and the way that it has chosen; the others compile the model.
     Dimensions stay dynamic, unless --fix-shapes fixes them. Inputs are random unless given, and dynamic dimensions count
     as 1 in them, unless --dynamic, --fix-shapes or an input says otherwise. The sentence below the table compares auto with
-    the others; engines that differ by less than the noise of their rounds are not said to differ.
+    the others; differences below the noise of the rounds are not reported.
 
     Each engine has a process of its own; they are measured alternately, each while the others are quiet. Ctrl-C shows what
     was measured until then.

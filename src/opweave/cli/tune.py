@@ -44,8 +44,8 @@ def tune(
 ) -> None:
     """Measure which engine runs a model faster, and keep it: sessions of this model use that engine from then on.
 
-    The last lines tell in which sessions that takes effect, and how InferenceSession(model) runs its calls now. The figures
-    are kept by model, shapes, processor, threads and versions. Ctrl-C keeps what was measured until then.
+    The last lines say which sessions use the result, and how InferenceSession(model) runs its calls now. The figures are kept
+    by model, shapes, processor, threads and versions. Ctrl-C keeps what was measured until then.
 
     Sessions that are used for some seconds have this done by a child process. In images of containers, where its results are
     lost, run this command when the image is built.

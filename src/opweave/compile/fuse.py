@@ -105,7 +105,7 @@ def move_to_engine(
 ) -> set[Node]:
     """The expressions between operations of an engine that should be decomposed, for the engine to run them, too.
 
-    `supports` tells what the engine runs. The work of a loop is at most `most`.
+    `supports` returns whether the engine runs a node. The work of a loop is at most `most`.
     """
     if EXPRESSION not in kinds.values() or engine not in kinds.values():
         return set()

@@ -150,10 +150,10 @@ class _SampledAxis:
         beyond = expr.max(self.low - place, place - self.high)
         # A single element with aligned corners has a span of 0, and only one position.
         times = expr.floor(beyond / expr.max(span, 1e-30))
-        rest = expr.max(expr.min(beyond - times * span, span), 0.0)
+        remainder = expr.max(expr.min(beyond - times * span, span), 0.0)
         is_even = times - 2 * expr.floor(times * 0.5) == 0
         comes_from_low = expr.logical_xor(place < self.low, expr.logical_not(is_even))
-        return expr.where(comes_from_low, self.low + rest, self.high - rest)
+        return expr.where(comes_from_low, self.low + remainder, self.high - remainder)
 
     def _inside(self, position: Traced) -> Traced:
         """The position of an element. With zeros and borders, reads may be outside."""
@@ -161,10 +161,10 @@ class _SampledAxis:
             return position
         if self.align_corners:
             period = expr.max(2 * self.count - 2, 1)
-            rest = position % period
-            return expr.where(rest >= self.count, period - rest, rest)
-        rest = position % (2 * self.count)
-        return expr.where(rest >= self.count, 2 * self.count - 1 - rest, rest)
+            remainder = position % period
+            return expr.where(remainder >= self.count, period - remainder, remainder)
+        remainder = position % (2 * self.count)
+        return expr.where(remainder >= self.count, 2 * self.count - 1 - remainder, remainder)
 
 
 def _cubic_weights(part: Traced) -> list[Traced]:

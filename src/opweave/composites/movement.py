@@ -39,8 +39,8 @@ def depth_to_space(
     """
     require(block_size > 0, f"block_size must be greater than 0, got {block_size}")
     batches, channels, height, width = input.shape
-    depth, rest = divmod(channels, block_size**2)
-    require(not rest, f"channels must be a multiple of {block_size**2}, block_size squared, got {input.desc}")
+    depth, remainder = divmod(channels, block_size**2)
+    require(not remainder, f"channels must be a multiple of {block_size**2}, block_size squared, got {input.desc}")
     return Desc(input.data_type, (batches, depth, height * block_size, width * block_size))
 
 

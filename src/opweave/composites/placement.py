@@ -102,8 +102,8 @@ def _first(b: Operations, start: Operand, size: int, count: int, mode: str) -> O
     if mode == "linear":
         return b.clamp(start, min_value=0, max_value=size - count)
     # Quotients of integers are rounded towards zero.
-    rest = start - b.mul(b.div(start, constant(b, size, start.data_type)), constant(b, size, start.data_type))
-    return b.where(b.lesser(rest, constant(b, 0, start.data_type)), rest + size, rest)
+    remainder = start - b.mul(b.div(start, constant(b, size, start.data_type)), constant(b, size, start.data_type))
+    return b.where(b.lesser(remainder, constant(b, 0, start.data_type)), remainder + size, remainder)
 
 
 @declare(input=Limits(ANY, ranks=(1, N)))

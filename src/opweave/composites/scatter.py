@@ -111,10 +111,10 @@ def _narrow(b: Operations, result: Operand, input: Operand) -> Operand:
     info = INFO[input.data_type]
     lowest, highest = int(info.lowest), int(info.highest)
     # In [-255, 255], because quotients are rounded towards zero.
-    rest = result - b.mul(b.div(result, 256), 256)
-    rest = b.where(b.lesser(rest, constant(b, lowest, "int32")), rest + 256, rest)
-    rest = b.where(b.greater(rest, constant(b, highest, "int32")), rest - 256, rest)
-    return b.cast(rest, input.data_type)
+    remainder = result - b.mul(b.div(result, 256), 256)
+    remainder = b.where(b.lesser(remainder, constant(b, lowest, "int32")), remainder + 256, remainder)
+    remainder = b.where(b.greater(remainder, constant(b, highest, "int32")), remainder - 256, remainder)
+    return b.cast(remainder, input.data_type)
 
 
 def _positions(b: Operations, indices: Operand, size: int, shape: list[int], lines: list[int]) -> Operand:

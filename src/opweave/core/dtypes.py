@@ -37,7 +37,7 @@ class TypeInfo:
     Attributes:
         name: the name of its NumPy data type.
         kind: float, signed or unsigned integer.
-        bits: the bits that tell values apart.
+        bits: width of a value, less than 8 for int4 and uint4 say.
         onnx: its `onnx.TensorProto.DataType`.
         largest: of floats of at most 8 bits, the largest finite value.
     """

@@ -169,7 +169,7 @@ class Window:
         if isinstance(needed, Size):
             room = self.size + self.before + self.ending - window_extent(self.taps, self.dilation)
             if is_same_size(self.count, room // self.stride + 1):
-                return self.ending  # no window begins in the rest
+                return self.ending  # no window begins in the remainder
         return max(needed, 0)
 
     @property

@@ -8,7 +8,7 @@ from .sizes import Dimension, Factor, order_of
 
 
 def lower_bound(extent: Dimension) -> float:
-    """A number that an extent is never below, if names are at least 1; -inf if formulas do not tell.
+    """Return a lower bound of an extent whose names are at least 1; -inf if there is none.
 
     >>> from opweave.core.sizes import Size
     >>> n, m = Size("n"), Size("m")
@@ -17,7 +17,7 @@ def lower_bound(extent: Dimension) -> float:
     """
     if isinstance(extent, int):
         return extent
-    # With `least + rest` in place of each factor, where no rest is negative, no term may be negative but the constant.
+    # Replace each factor by `least + excess`, with excess >= 0. If all other terms are 0 or more, the constant is a bound.
     total: dict[tuple[Factor, ...], float] = {(): 0}
     for factors, coefficient in extent.terms:
         product: dict[tuple[Factor, ...], float] = {(): coefficient}
@@ -25,9 +25,9 @@ def lower_bound(extent: Dimension) -> float:
             least = _least(factor)
             if isinf(least):
                 return -inf
-            rests = [((*key, factor), number) for key, number in product.items()]
+            excesses = [((*key, factor), number) for key, number in product.items()]
             product = {key: number * least for key, number in product.items()}
-            for key, number in rests:
+            for key, number in excesses:
                 product[key] = product.get(key, 0) + number
         for key, number in product.items():
             ordered = tuple(sorted(key, key=order_of))
@@ -57,5 +57,5 @@ def _least(factor: Factor) -> float:
 
 
 def is_always_less(left: Dimension, right: Dimension) -> bool:
-    """Whether an extent is less than another one for all sizes, as far as formulas tell."""
+    """Whether an extent is less than another one for all sizes; False if that is unknown."""
     return lower_bound(right - left) >= 1

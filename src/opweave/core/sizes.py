@@ -658,15 +658,15 @@ def divide(dividend: Dimension, divisor: Dimension) -> Dimension:
         if coefficient == 0:
             raise ZeroDivisionError(f"{dividend} // 0")
         quotient: Terms = {}
-        rest: Terms = {}
+        remainder: Terms = {}
         for product, number in (terms_of(dividend) or {}).items():
             reduced = _without(product, factors)
             if reduced is None or number % coefficient:
-                rest[product] = number
+                remainder[product] = number
             else:
                 quotient[reduced] = number // coefficient
         if quotient:
-            return size_of(quotient) + divide(size_of(rest), divisor)
+            return size_of(quotient) + divide(size_of(remainder), divisor)
     if isinstance(divisor, int) and divisor < 0:
         return divide(-dividend, -divisor)
     if isinstance(dividend, Size) and isinstance(divisor, Size) and dividend.terms == divisor.terms:
@@ -741,25 +741,25 @@ def is_symbolic(value: Any) -> bool:
 
 
 def is_same_size(left: Dimension, right: Dimension) -> bool:
-    """Whether dimensions are equal for all sizes, as far as formulas tell."""
+    """Whether dimensions are equal for all sizes; False if that is unknown."""
     difference = left - right
     return isinstance(difference, int) and difference == 0
 
 
 def is_same_shape(left: Sequence[Dimension], right: Sequence[Dimension]) -> bool:
-    """Whether shapes are equal for all sizes, as far as formulas tell."""
+    """Whether shapes are equal for all sizes; False if that is unknown."""
     return len(left) == len(right) and all(map(is_same_size, left, right))
 
 
 def may_equal(left: Dimension, right: Dimension) -> bool:
-    """Whether dimensions are equal for some sizes, as far as formulas tell. A scope of a run answers for its sizes."""
+    """Whether dimensions are equal for some sizes; True if that is unknown. In a run, the real sizes decide."""
     if type(left) is type(right) is int:
         return left == right
     return left is right or _may("zero", left - right)
 
 
 def may_stretch(size: Dimension, whole: Dimension) -> bool:
-    """Whether a dimension is 1 or `whole` for some sizes, as far as formulas tell. A scope of a run answers for its sizes.
+    """Whether a dimension is 1 or `whole` for some sizes; True if that is unknown. In a run, the real sizes decide.
 
     >>> may_stretch(Size("n"), Size("m")), may_stretch(2, Size("m") + 3)
     (True, False)
@@ -768,7 +768,7 @@ def may_stretch(size: Dimension, whole: Dimension) -> bool:
 
 
 def may_be_one_of(size: Dimension, left: Dimension, right: Dimension) -> bool:
-    """Whether a dimension is one of two for some sizes, as far as formulas tell. A scope of a run answers for its sizes."""
+    """Whether a dimension is one of two for some sizes; True if that is unknown. In a run, the real sizes decide."""
     if type(size) is type(left) is type(right) is int:
         return size in (left, right)
     differences: list[Any] = []
@@ -785,7 +785,7 @@ def may_be_one_of(size: Dimension, left: Dimension, right: Dimension) -> bool:
 
 
 def may_be_within(value: Dimension, low: int, high: int) -> bool:
-    """Whether a value is in [low, high] for some sizes, as far as formulas tell. A scope of a run answers for its sizes."""
+    """Whether a value is in [low, high] for some sizes; True if that is unknown. In a run, the real sizes decide."""
     return _may("negative", low - 1 - value) and _may("negative", value - high - 1)
 
 
@@ -801,10 +801,10 @@ def _may(question: Question, difference: Dimension) -> bool:
 
 
 def may_equal_shape(left: Sequence[Dimension], right: Sequence[Dimension]) -> bool:
-    """Whether shapes are equal for some sizes, as far as formulas tell. A scope of a run answers for its sizes."""
+    """Whether shapes are equal for some sizes; True if that is unknown. In a run, the real sizes decide."""
     return left is right or (len(left) == len(right) and all(map(may_equal, left, right)))
 
 
 def may_exceed(dimension: Dimension, length: float) -> bool:
-    """Whether a dimension is more than `length` for some sizes, as far as formulas tell."""
+    """Whether a dimension is more than `length` for some sizes; True if that is unknown."""
     return interval(dimension)[1] > length if isinstance(dimension, Size) else dimension > length

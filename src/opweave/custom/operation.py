@@ -89,8 +89,8 @@ class CustomOp(Op[..., Any], Generic[Declared]):
     ) -> None:
         """Declare an operation by its shape rule, and by the user's function `source`, whose parameters are the operation's.
 
-        The first `skip` parameters of `source` are not. With `annotated`, annotations tell which parameters are operands;
-        otherwise, the positional ones are.
+        The first `skip` parameters of `source` are not parameters of the operation. With `annotated`, the parameters annotated as
+        operands are operands; otherwise, the positional ones are.
         """
         self._annotated = annotated
         self.examples: list[dict[str, Any]] = []
@@ -313,7 +313,7 @@ class CustomOp(Op[..., Any], Generic[Declared]):
     # Calls -----------------------------------------------------------------------------------------------------------
 
     # For type checkers, the result is of the kind of the operands. `Never` matches functions without annotations. Their result
-    # may also be a tuple; type checkers cannot tell, because arrays and operands can be unpacked, too.
+    # may also be a tuple; type checkers cannot know, because arrays and operands can be unpacked, too.
     @overload
     def __call__(self: CustomOp[Never], first: _TensorLike, /, *args: Any, **kwargs: Any) -> Any: ...
     @overload

@@ -44,7 +44,7 @@ def bicubic_filter() -> NDArray[np.float32]:
 class Network:
     """The trained weights.
 
-    `layers` are weight, float32 [outputs, inputs, k, k], and bias, float32 [outputs], of each convolution; `metadata` tells
+    `layers` are weight, float32 [outputs, inputs, k, k], and bias, float32 [outputs], of each convolution; `metadata` has
     the origin of the weights: architecture, training, held-out photographs, PSNR, versions.
     """
 

@@ -468,7 +468,7 @@ def apply(name: str, *values: Any) -> Traced:
 
 
 def _broadcast_sizes(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
-    """Broadcast shapes. The scope decides whether sizes are equal, or 1, where their formulas do not tell."""
+    """Broadcast shapes. The scope decides whether sizes are equal or 1, if their formulas leave that open."""
     rank = max(len(left), len(right))
     return tuple(
         _broadcast_size(a, b, (left, right))

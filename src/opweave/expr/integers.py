@@ -30,9 +30,9 @@ def floor_div(b: Operations, x: Operand, y: Operand) -> Operand:
     if INFO[x.data_type].kind == "u":
         return quotient
     zero = constant(b, 0, x.data_type)
-    rest = b.sub(x, b.mul(quotient, y))
-    opposite = b.not_equal(b.lesser(rest, zero), b.lesser(y, zero))
-    inexact = b.logical_and(b.not_equal(rest, zero), b.not_equal(y, zero))
+    remainder = b.sub(x, b.mul(quotient, y))
+    opposite = b.not_equal(b.lesser(remainder, zero), b.lesser(y, zero))
+    inexact = b.logical_and(b.not_equal(remainder, zero), b.not_equal(y, zero))
     return b.sub(quotient, b.cast(b.logical_and(inexact, opposite), x.data_type))
 
 

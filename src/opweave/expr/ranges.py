@@ -97,7 +97,7 @@ def _bounds(node: Expr, spans: Mapping[Expr, Range | None]) -> Range | None:
 
 
 def is_inside(span: Range, extent: int) -> bool:
-    """Whether a range is in [0, extent) for all sizes, as far as formulas tell."""
+    """Whether a range is in [0, extent) for all sizes; False if that is unknown."""
     return lower_bound(span[0]) >= 0 and lower_bound(extent - 1 - span[1]) >= 0
 
 

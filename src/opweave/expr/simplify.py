@@ -106,26 +106,26 @@ class _Simplifier:
 
     def _quotient(self, dividend: Linear, divisor: int) -> Linear:
         """`dividend // divisor`."""
-        whole, rest = _divide(dividend, divisor)
-        quotient = _constant_quotient(self._range_of(rest), divisor)
+        whole, remainder = _divide(dividend, divisor)
+        quotient = _constant_quotient(self._range_of(remainder), divisor)
         if quotient is not None:
             return whole.plus(Linear(quotient))
-        common, rest, _ = self._common_factor(rest, divisor)  # (g * x + y) // (g * n) is x // n
+        common, remainder, _ = self._common_factor(remainder, divisor)  # (g * x + y) // (g * n) is x // n
         divisor //= common
-        inner = _only_term(rest)
+        inner = _only_term(remainder)
         if isinstance(inner, Call) and inner.name == "floor_div" and isinstance(inner.parts[1], Const):
             # x // m // n is x // (m * n)
-            rest, divisor = self._sum(inner.parts[0]), divisor * inner.parts[1].value
-        return whole.plus(self._call_as_sum("floor_div", rest, divisor))
+            remainder, divisor = self._sum(inner.parts[0]), divisor * inner.parts[1].value
+        return whole.plus(self._call_as_sum("floor_div", remainder, divisor))
 
     def _remainder(self, dividend: Linear, divisor: int) -> Linear:
         """`dividend % divisor`."""
-        _, rest = _divide(dividend, divisor)
-        quotient = _constant_quotient(self._range_of(rest), divisor)
+        _, remainder = _divide(dividend, divisor)
+        quotient = _constant_quotient(self._range_of(remainder), divisor)
         if quotient is not None:
-            return rest.plus(Linear(-quotient * divisor))
-        common, rest, below = self._common_factor(rest, divisor)  # (g * x + y) % (g * n) is g * (x % n) + y
-        return self._call_as_sum("mod", rest, divisor // common).times(common).plus(below)
+            return remainder.plus(Linear(-quotient * divisor))
+        common, remainder, below = self._common_factor(remainder, divisor)  # (g * x + y) % (g * n) is g * (x % n) + y
+        return self._call_as_sum("mod", remainder, divisor // common).times(common).plus(below)
 
     def _common_factor(self, value: Linear, divisor: int) -> tuple[int, Linear, Linear]:
         """Split `value` into `g * x + y` with `y` in [0, g); return `g`, `x` and `y`.
@@ -226,19 +226,19 @@ def _only_term(value: Linear) -> Expr | None:
 
 
 def _divide(value: Linear, divisor: int) -> tuple[Linear, Linear]:
-    """Split `value` into `divisor * quotient + rest`; return `quotient` and `rest`.
+    """Split `value` into `divisor * quotient + remainder`; return `quotient` and `remainder`.
 
-    Terms whose factor is a multiple of `divisor` go into the quotient, the others into the rest. The constant of the rest is
-    in [0, divisor), if both are numbers.
+    Terms whose factor is a multiple of `divisor` go into the quotient, the others into the remainder. The constant of the
+    remainder is in [0, divisor), if both are numbers.
     """
     whole = {term: count // divisor for term, count in value.terms.items() if is_same_size(count % divisor, 0)}
-    rest = {term: count for term, count in value.terms.items() if term not in whole}
+    remainder = {term: count for term, count in value.terms.items() if term not in whole}
     constant = value.constant
     if isinstance(constant, Size) or isinstance(divisor, Size):
         quotient = constant // divisor if is_same_size(constant % divisor, 0) else 0
     else:
         quotient = constant // divisor
-    return Linear(quotient, whole), Linear(constant - quotient * divisor, rest)
+    return Linear(quotient, whole), Linear(constant - quotient * divisor, remainder)
 
 
 def _constant_quotient(ends: Range | None, divisor: int) -> int | None:

@@ -191,7 +191,7 @@ def _validate(
 
 def _scalar(op: Op[..., Any], label: str, value: int | float, data_type: DataType) -> tuple[np.ndarray, Desc, int]:
     """Return a number as NumPy array, descriptor and code. An integer type must be able to represent the number."""
-    # As `exact`, but faster: the text tells 0.0 from -0.0.
+    # As `exact`, but faster: the text distinguishes 0.0 from -0.0.
     key = data_type, type(value), value or str(value)
     find = scalars.peek
     return find(key) or scalars.put(key, _scalar_array(op, label, value, data_type))

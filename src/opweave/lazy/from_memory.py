@@ -303,11 +303,11 @@ class Borrowed(Watched):
         is_on_host = isinstance(self.memory, np.ndarray)
         return is_on_host and tensor is not None and tensor.constant and not tensor.destroyed
 
-    def tell(self, who: Any) -> None:
-        """Call `who.release()` when the tensor is destroyed."""
+    def release_with_tensor(self, binding: Any) -> None:
+        """Call `binding.release()` when the tensor is destroyed."""
         tensor = self.tensor_ref()
         if tensor is not None:
-            guard_of(tensor).bindings.add(who)
+            guard_of(tensor).bindings.add(binding)
 
     def _watch(self, outputs: Sequence[ref[Array]]) -> None:
         tensor = self.tensor_ref()

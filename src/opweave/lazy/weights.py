@@ -64,8 +64,7 @@ class Specialised(Recurring):
         self._leaves = [ref(leaf, partial(_release, ref(self))) for leaf in watched]
         for leaf in watched:
             if isinstance(leaf, Borrowed):
-                # `release` is called when the tensor is destroyed.
-                leaf.tell(self)
+                leaf.release_with_tensor(self)
 
     def fits(self, inputs: Sequence[np.ndarray]) -> bool:
         """Whether the constants are the same memory as these inputs."""

@@ -1,4 +1,4 @@
-"""Docstrings of operations: what their declarations tell, and sentences of many operations, are written here once."""
+"""Docstrings of operations: facts of declarations, and sentences that many operations share, are written here once."""
 
 from __future__ import annotations
 

@@ -373,13 +373,13 @@ def truncated_remainder(f: Any, a: Any, b: Any) -> Any:
 
 def floored_remainder(f: Any, a: Any, b: Any) -> Any:
     """The remainder with the sign of b."""
-    return floored(f, truncated_remainder(f, a, b), b)
+    return floor_remainder(f, truncated_remainder(f, a, b), b)
 
 
-def floored(f: Any, rest: Any, b: Any) -> Any:
+def floor_remainder(f: Any, remainder: Any, b: Any) -> Any:
     """Give a remainder with the sign of the dividend the sign of the divisor b."""
-    differs = f.not_equal(f.lesser(rest, 0), f.lesser(b, 0))
-    return f.where(f.logical_and(f.not_equal(rest, 0), differs), rest + b, rest)
+    differs = f.not_equal(f.lesser(remainder, 0), f.lesser(b, 0))
+    return f.where(f.logical_and(f.not_equal(remainder, 0), differs), remainder + b, remainder)
 
 
 def _float_remainder(f: Any, a: Any, b: Any) -> Any:
@@ -387,20 +387,20 @@ def _float_remainder(f: Any, a: Any, b: Any) -> Any:
     # Halves of larger numbers overflow.
     is_large = f.greater(f.abs(b), 2.0**90)
     x, y = (f.where(is_large, number * 2.0**-32, number) for number in (a, b))
-    # The quotient may be rounded to more than 24 bits, so that the first rest is still larger than the divisor.
-    rest = _exact_rest(f, _exact_rest(f, x, y), y)
+    # The quotient may be rounded to more than 24 bits, so that the first remainder is still larger than the divisor.
+    remainder = _exact_remainder(f, _exact_remainder(f, x, y), y)
     is_negative, size = f.lesser(a, 0), f.abs(y)
     step = f.where(is_negative, -size, size)
-    rest = f.where(f.lesser(rest * step, 0), rest + step, rest)
-    rest = f.where(f.greater_or_equal(f.abs(rest), size), rest - step, rest)
+    remainder = f.where(f.lesser(remainder * step, 0), remainder + step, remainder)
+    remainder = f.where(f.greater_or_equal(f.abs(remainder), size), remainder - step, remainder)
     # NaN for infinite a, and for b = 0.
     is_huge = f.greater_or_equal(f.abs(x / y), 2.0**46)
-    rest = f.where(is_huge, (a - a) / b, f.where(is_large, rest * 2.0**32, rest))
-    return f.where(f.lesser(f.abs(a), f.abs(b)), a, rest)
+    remainder = f.where(is_huge, (a - a) / b, f.where(is_large, remainder * 2.0**32, remainder))
+    return f.where(f.lesser(f.abs(a), f.abs(b)), a, remainder)
 
 
-def _exact_rest(f: Any, x: Any, y: Any) -> Any:
-    """The rest x - trunc(x / y) * y of float32, with the rounding error of the product (Dekker's product)."""
+def _exact_remainder(f: Any, x: Any, y: Any) -> Any:
+    """The remainder x - trunc(x / y) * y of float32, with the rounding error of the product (Dekker's product)."""
     ratio = x / y
     quotient = f.where(f.lesser(ratio, 0), f.ceil(ratio), f.floor(ratio))
     product = quotient * y

@@ -283,8 +283,8 @@ def _(call: BatchCall) -> Axis:
     # Memory is [before, rows, after]. An axis of the result contains all rows if it spans the whole part `rows`.
     before = prod(shape[: axis.number]) * axis.repeats
     for number, size in enumerate(new):
-        repeats, rest = divmod(before, prod(new[:number]))
-        if not rest and repeats and size % (repeats * rows) == 0:
+        repeats, remainder = divmod(before, prod(new[:number]))
+        if not remainder and repeats and size % (repeats * rows) == 0:
             return BatchAxis(number, size // (repeats * rows), repeats)
     raise call.mixing_error()
 

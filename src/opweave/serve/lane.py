@@ -22,7 +22,7 @@ class Lane:
     """Runs tasks one after the other. One thread, the caller, submits them.
 
     An inline task runs at once on the caller's thread if no other task waits or runs: switching threads takes longer than
-    most messages. A caller that waits for tasks receives nothing, so `has_ended` tells whether the client has gone.
+    most messages. A caller that waits for tasks receives nothing, so `has_ended` checks whether the client has gone.
     """
 
     def __init__(self, name: str, has_ended: Callable[[], bool]) -> None:

@@ -34,8 +34,8 @@ class Cache(Generic[K, V]):
     Args:
         max_entries: maximum number of entries, which can be changed at any time; None for no limit.
         max_bytes: maximum total of the sizes passed to `put`; can be changed, too; None for no limit.
-        raw: whether to compare keys with `==`. By default, keys are passed to `exact`, which tells 1 from True and 0.0
-            from -0.0.
+        raw: whether to compare keys with `==`. By default, keys are passed to `exact`, which distinguishes 1 from True
+            and 0.0 from -0.0.
         on_drop: called with each value that is evicted, replaced or cleared, while the cache is not locked.
 
     `peek` is `dict.get` of the entries, for hot paths. It takes the key as stored, and does not count as a use: a cache that
@@ -186,7 +186,7 @@ def exact(value: Any) -> Any:
     (False, False, True)
     """
     kind = type(value)
-    if kind is float:  # `repr` tells 0.0 from -0.0, and makes NaN equal to itself
+    if kind is float:  # `repr` distinguishes 0.0 from -0.0, and makes NaN equal to itself
         return kind, value if value > 0 or value < 0 else repr(value)
     if kind in _PLAIN:
         return kind, value

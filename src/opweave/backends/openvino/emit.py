@@ -81,7 +81,7 @@ def tensor(array: np.ndarray, data_type: str) -> Any:
 class Value:
     """A value of the engine's graph. `array` is None for a computed value.
 
-    `varies` tells whether the value depends on an input of the graph; the engine folds other values.
+    `varies` is true if the value depends on an input of the graph; the engine folds other values.
     """
 
     output: Any

@@ -76,7 +76,7 @@ _ROUGHLY_LOG2_E = 1.44269  # enough for rounding; more digits could occur in use
 
 
 def _reduce_by_ln2(x: HalideExpr, factor: float, shift: float = _SHIFT) -> tuple[HalideExpr, HalideExpr]:
-    """Split `x` into `rest + whole * factor * ln(2)`, where `factor` is 1 or -1; return `rest` and `whole + shift`."""
+    """Split `x` into `remainder + whole * factor * ln(2)` for a factor of 1 or -1; return `remainder` and `whole + shift`."""
     shifted = x * f32(factor * _ROUGHLY_LOG2_E) + f32(shift)
     whole = shifted - f32(shift)
     return (x - whole * f32(factor * _LN2_HIGH)) - whole * f32(factor * _LN2_LOW), shifted
@@ -90,8 +90,8 @@ def _last_bits_as_power(shifted: HalideExpr) -> HalideExpr:
 def exp(x: HalideExpr) -> HalideExpr:
     """The exponential function; results may be denormal."""
     finite = hl.select(x > f32(89), f32(89), hl.select(x < f32(-104.5), f32(-104.5), x))  # NaN propagates
-    rest, shifted = _reduce_by_ln2(finite, 1)
-    value, exponent = _polynomial(rest, (*_EXP, 1, 1), f32), bits(shifted) - bits(f32(_SHIFT))
+    remainder, shifted = _reduce_by_ln2(finite, 1)
+    value, exponent = _polynomial(remainder, (*_EXP, 1, 1), f32), bits(shifted) - bits(f32(_SHIFT))
     # Scale in two steps: 2 ** 128 and 2 ** -150 are not representable in float32.
     half = hl.reinterpret(_U32, hl.reinterpret(_I32, exponent) >> hl.i32(1))
     return (value * _power_of_two(half)) * _power_of_two(exponent - half)
@@ -111,10 +111,10 @@ def log(x: HalideExpr) -> HalideExpr:
     shifted = pattern - hl.i32(0x3F3504F3)  # sqrt(1 / 2)
     exponent = hl.cast(_F32, shifted >> hl.i32(23)) - hl.select(tiny, f32(23), f32(0))
     mantissa = hl.reinterpret(_F32, (shifted & hl.i32(0x007FFFFF)) + hl.i32(0x3F3504F3))
-    rest = mantissa - f32(1)
-    square = rest * rest
-    low = (rest * square) * _polynomial(rest, _LOG, f32) + exponent * f32(_LN2_LOW) - square * f32(0.5)
-    value = (rest + low) + exponent * f32(_LN2_HIGH)
+    remainder = mantissa - f32(1)
+    square = remainder * remainder
+    low = (remainder * square) * _polynomial(remainder, _LOG, f32) + exponent * f32(_LN2_LOW) - square * f32(0.5)
+    value = (remainder + low) + exponent * f32(_LN2_HIGH)
     unusual = hl.select(x == f32(0), f32(-math.inf), hl.select(x < f32(0), f32(math.nan), x))  # inf and NaN propagate
     return hl.select((x > f32(0)) & (x < f32(math.inf)), value, unusual)
 
@@ -136,7 +136,7 @@ def tanh(x: HalideExpr) -> HalideExpr:
     return with_sign(e / (e + f32(2)), x)
 
 
-# _SIGMOID_UNIT * exp(-rest) is in [1, 2], where the rounding error is smallest.
+# _SIGMOID_UNIT * exp(-remainder) is in [1, 2], where the rounding error is smallest.
 _SIGMOID_UNIT = 1.4142135
 _SIGMOID = tuple(
     _SIGMOID_UNIT * c for c in (1.38144545e-3, -8.36875103e-3, 4.16683890e-2, -1.66665196e-1, 4.99999940e-1, -1, 1)
@@ -146,9 +146,9 @@ _SIGMOID = tuple(
 def sigmoid(x: HalideExpr) -> HalideExpr:
     """1 / (1 + exp(-x)), computed in units of 2 ** -64 so that exp(-x) cannot overflow."""
     below = hl.select(x < f32(-104.5), f32(-104.5), x)  # sigmoid(-104.5) is 0, sigmoid(20) is 1; NaN propagates
-    rest, shifted = _reduce_by_ln2(hl.select(below > f32(20), f32(20), below), -1, _POWER_SHIFT - 64)
+    remainder, shifted = _reduce_by_ln2(hl.select(below > f32(20), f32(20), below), -1, _POWER_SHIFT - 64)
     tiny = f32(_SIGMOID_UNIT * 2.0**-64)
-    return tiny / (_polynomial(rest, _SIGMOID, f32) * _last_bits_as_power(shifted) + tiny)
+    return tiny / (_polynomial(remainder, _SIGMOID, f32) * _last_bits_as_power(shifted) + tiny)
 
 
 _ERF_SMALL = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1)
@@ -162,9 +162,9 @@ def erf(x: HalideExpr) -> HalideExpr:
     size = magnitude(x)
     small = _polynomial(size * size, _ERF_SMALL, f32) * size + size
     limited = hl.select(size > f32(4), f32(4), size)  # erf(4) is 1; NaN propagates
-    rest, shifted = _reduce_by_ln2(_polynomial(limited, _ERF_LARGE, f32) * limited - limited, 1, _POWER_SHIFT)
+    remainder, shifted = _reduce_by_ln2(_polynomial(limited, _ERF_LARGE, f32) * limited - limited, 1, _POWER_SHIFT)
     scale = _last_bits_as_power(shifted)
-    less_one = _polynomial(rest, _EXP, f32) * (rest * rest) + rest
+    less_one = _polynomial(remainder, _EXP, f32) * (remainder * remainder) + remainder
     large = (f32(1) - scale) - less_one * scale
     return with_sign(hl.select(size > f32(0.927734375), large, small), x)
 
@@ -174,7 +174,7 @@ _TWO_OVER_PI = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0
 
 
 def _quadrant(x: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
-    """Split `x` into `rest + quadrant * pi / 2`, with a float64 rest in [-pi / 4, pi / 4] and the quadrant modulo 4.
+    """Split `x` into `remainder + quadrant * pi / 2`, with a float64 remainder in [-pi / 4, pi / 4] and the quadrant modulo 4.
 
     The integer mantissa of `x` is multiplied by the 96 relevant bits of 2 / pi: bits further left are multiples of 4
     quadrants, bits further right are too small (Payne and Hanek).
@@ -200,12 +200,12 @@ def _quadrant(x: HalideExpr) -> tuple[HalideExpr, HalideExpr]:
     product = (high << hl.u64(32)) + middle + (low >> hl.u64(32))
     turns = product + hl.u64(1 << 61)  # to the nearest
     quadrant = hl.cast(_I32, turns >> hl.u64(62))
-    rest = hl.reinterpret(_I64, product - (hl.cast(_U64, quadrant) << hl.u64(62)))
-    reduced = hl.cast(_F64, rest) * hl.f64(math.pi / 2 / 2.0**62)
+    remainder = hl.reinterpret(_I64, product - (hl.cast(_U64, quadrant) << hl.u64(62)))
+    reduced = hl.cast(_F64, remainder) * hl.f64(math.pi / 2 / 2.0**62)
     is_small = size < f32(math.pi / 4)
     negative = x < f32(0)
-    rest = hl.select(is_small, hl.cast(_F64, x), hl.select(negative, hl.f64(0) - reduced, reduced))
-    return rest, hl.select(is_small, hl.i32(0), hl.select(negative, (hl.i32(4) - quadrant) & hl.i32(3), quadrant))
+    remainder = hl.select(is_small, hl.cast(_F64, x), hl.select(negative, hl.f64(0) - reduced, reduced))
+    return remainder, hl.select(is_small, hl.i32(0), hl.select(negative, (hl.i32(4) - quadrant) & hl.i32(3), quadrant))
 
 
 _SIN = (-1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
@@ -218,10 +218,10 @@ _TAN = (
 
 def _wave(x: HalideExpr, shift: int) -> HalideExpr:
     wide, quadrant = _quadrant(x)
-    rest = hl.cast(_F32, wide)
+    remainder = hl.cast(_F32, wide)
     quadrant = (quadrant + shift) & hl.i32(3)
-    square = rest * rest
-    sine = _polynomial(square, _SIN, f32) * square * rest + rest
+    square = remainder * remainder
+    sine = _polynomial(square, _SIN, f32) * square * remainder + remainder
     cosine = _polynomial(square, _COS, f32) * (square * square) - square * f32(0.5) + f32(1)
     value = hl.select((quadrant & hl.i32(1)) == 0, sine, cosine)
     value = hl.select(quadrant < 2, value, negate(value))
@@ -237,9 +237,9 @@ def cos(x: HalideExpr) -> HalideExpr:
 
 
 def tan(x: HalideExpr) -> HalideExpr:
-    rest, quadrant = _quadrant(x)
-    square = rest * rest
-    value = _polynomial(square, _TAN, hl.f64) * square * rest + rest
+    remainder, quadrant = _quadrant(x)
+    square = remainder * remainder
+    value = _polynomial(square, _TAN, hl.f64) * square * remainder + remainder
     value = hl.cast(_F32, hl.select((quadrant & hl.i32(1)) == 0, value, hl.f64(-1) / value))
     return hl.select(magnitude(x) < f32(math.inf), value, f32(math.nan))
 
@@ -260,8 +260,8 @@ def _log2_double(x: HalideExpr) -> HalideExpr:
 def _exp2_double(x: HalideExpr) -> HalideExpr:
     """2 to the power of a float64 in [-1000, 1000]."""
     whole = hl.round(x)
-    rest = (x - whole) * hl.f64(math.log(2))
-    series = _polynomial(rest, [1 / math.factorial(n) for n in range(10, -1, -1)], hl.f64)
+    remainder = (x - whole) * hl.f64(math.log(2))
+    series = _polynomial(remainder, [1 / math.factorial(n) for n in range(10, -1, -1)], hl.f64)
     scale = hl.reinterpret(_F64, (hl.cast(_I64, hl.cast(_I32, whole)) + hl.i64(1023)) << hl.i64(52))
     return series * scale
 
@@ -300,15 +300,15 @@ def fmod(a: HalideExpr, b: HalideExpr) -> HalideExpr:
     (high, mantissa), (low, unit) = parts(size), parts(divisor)
     wide = hl.cast(_U64, hl.max(unit, hl.u32(1)))
     left = hl.cast(_U64, hl.select(high > low, high - low, hl.u32(0)))
-    rest = hl.cast(_U64, mantissa) % wide
+    remainder = hl.cast(_U64, mantissa) % wide
     for _ in range(7):  # exponents differ by at most 253
         step = hl.min(left, hl.u64(40))
-        rest = (rest << step) % wide
+        remainder = (remainder << step) % wide
         left = left - step
     # The unit of the last place of the divisor, 2 ** (low - 150), as a product of two normal numbers.
     half = low >> hl.u32(1)
     value = (
-        hl.cast(_F32, hl.cast(_I32, rest)) * _power_of_two(half - hl.u32(75)) * _power_of_two(low - half - hl.u32(75))
+        hl.cast(_F32, hl.cast(_I32, remainder)) * _power_of_two(half - hl.u32(75)) * _power_of_two(low - half - hl.u32(75))
     )
     value = hl.select(size < divisor, a, with_sign(value, a))
     is_known = (size < hl.u32(0x7F800000)) & (divisor < hl.u32(0x7F800001)) & (divisor > hl.u32(0))

@@ -91,7 +91,7 @@ class Reduction:
             return self._nest.lanes
         extent, vector = estimate(self.over[-1].extent), self._nest.lanes
         if isinstance(self.over[-1].extent, Size):
-            extent = max(extent, vector)  # a short first run does not tell much
+            extent = max(extent, vector)  # a short first run says little
         return next((n * vector for n in (4, 2, 1) if n * vector <= extent), 0)
 
     def _define(self) -> None:
@@ -108,7 +108,7 @@ class Reduction:
         vector = self._nest.lanes
         sizes = self._nest.sizes
         steps = last.extent // self.lanes
-        rest = last.extent - steps * self.lanes
+        remainder = last.extent - steps * self.lanes
         lane = hl.Var("lane")
         lanes = hl.Func(f"{name}_lanes")
         lanes[[lane, *arguments]] = self._neutral()
@@ -133,8 +133,8 @@ class Reduction:
         else:
             update.reorder(lane, *steps_outwards, *arguments)
         update.vectorize(lane, vector).unroll(lane)
-        if rest != 0:
-            domain = reduce(rest, lambda step: step, lambda step: sizes.i32(steps * self.lanes) + step)
+        if remainder != 0:
+            domain = reduce(remainder, lambda step: step, lambda step: sizes.i32(steps * self.lanes) + step)
             if not self._nest.is_reversed(last):
                 lanes.update(1).vectorize(domain[0], vector, GUARD)
         self.functions.append(lanes)

@@ -64,8 +64,8 @@ class InspectionMethods:
     ) -> Profile:
         """Run the model, and measure each step of its program: time, bytes, copies, and memory that is reused.
 
-        A session may have several programs, one for each combination of shapes. The profile measures the one that `run` uses
-        for the same inputs; `remarks` tells which one it is, and how calls with other shapes run.
+        A session may have several programs, one for each combination of shapes. The profile measures the program that `run`
+        uses for the same inputs; `remarks` says which program that is, and how calls with other shapes run.
 
         If the program is one step, as an uncompiled model is, its kernels are measured, too, with the names of the model's
         nodes. That takes separate runs of a second copy of the program, since it slows the engine down.

@@ -141,7 +141,7 @@ class SessionParts:
 
     @property
     def verifies(self) -> bool:
-        """Whether other engines may be verified for the model, as the session and its context were told."""
+        """Whether other engines may be verified for the model, by the options of the session and its context."""
         return self.context_state.verifies and self.recipe.arguments["verify"] is not False
 
     def watch(self) -> Use | None:

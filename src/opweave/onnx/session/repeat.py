@@ -49,9 +49,9 @@ class RepeatedCall:
     """A successful call of a session, to be repeated on other arrays of `feed`'s types.
 
     A repetition must have the same values of the `deciding` inputs, which determine shapes. `declared` has the inputs and the
-    outputs of the model by name, if shapes may differ. `accepts` tells whether the engine's program for these shapes also runs
-    others, given in the order of `names`; targets take the full path then. `used` is the number of the last call that used it,
-    counted by `Repeats`.
+    outputs of the model by name, if shapes may differ. `accepts` returns whether the engine's program for these shapes also
+    runs other shapes, given in the order of `names`; targets take the full path then. `used` is the number of the last call that
+    used this one, counted by `Repeats`.
 
     Attributes:
         accepted: with `accepts`, the shapes of calls, the last used ones last.

@@ -270,7 +270,7 @@ class ShapeCache:
                 return self._compile(shapes, feed)
 
     def accepts(self, model: ModelProgram) -> Callable[[Shapes], bool] | None:
-        """A function that tells whether the program of a call runs other shapes, too; None if each has its own program."""
+        """Return the function that checks whether a program also runs other shapes; None if all shapes have own programs."""
         named = getattr(model, "named", None)
         return None if named is None or self.tuned else named.accepts
 

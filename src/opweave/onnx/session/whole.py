@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def line_without_device(model: Model, shapes: Shapes, outputs: Sequence[str], backend: Backend, device: Device) -> str:
-    """The line for a device that is not in this machine: the limits of its registered back end tell enough."""
+    """Return the line for a device that this machine lacks, from the limits of its back end."""
     context = MLContext(backend.for_absent_device(), device, "default")
     return line_of(Tracer(model, context, shapes).run(), outputs, context)
 

@@ -12,7 +12,7 @@ from ..table import gpu
 
 @gpu.lower(ops.modulus_floor)
 def _(a: Traced, b: Traced) -> Traced:
-    return ops.floored(expr, _truncated_remainder(a, b), b)
+    return ops.floor_remainder(expr, _truncated_remainder(a, b), b)
 
 
 @gpu.lower(ops.modulus_truncate)

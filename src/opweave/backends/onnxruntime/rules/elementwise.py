@@ -61,8 +61,8 @@ def _is_not_wide(a: Operand) -> bool:
 def _(ctx: Emitter, a: Value, b: Value) -> Value:
     if not dtypes.is_float(a.data_type):
         return ctx.emit("Mod", a, _safe_divisor(ctx, b))
-    rest = ctx.emit("Mod", a, b, fmod=1)  # with the sign of a
-    return choose(ctx, _differ_in_sign(ctx, rest, b, rest), ctx.emit("Add", rest, b), rest)
+    remainder = ctx.emit("Mod", a, b, fmod=1)  # with the sign of a
+    return choose(ctx, _differ_in_sign(ctx, remainder, b, remainder), ctx.emit("Add", remainder, b), remainder)
 
 
 @ort.lower(ops.modulus_truncate, when=_is_not_wide)
@@ -70,14 +70,14 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
     if dtypes.is_float(a.data_type):
         return ctx.emit("Mod", a, b, fmod=1)
     divisor = _safe_divisor(ctx, b)
-    rest = ctx.emit("Mod", a, divisor)  # with the sign of b; fmod=1 would compute in float64
+    remainder = ctx.emit("Mod", a, divisor)  # with the sign of b; fmod=1 would compute in float64
     if INFO[ctx.output.data_type].kind == "u":
-        return rest
-    return choose(ctx, _differ_in_sign(ctx, a, divisor, rest), ctx.emit("Sub", rest, divisor), rest)
+        return remainder
+    return choose(ctx, _differ_in_sign(ctx, a, divisor, remainder), ctx.emit("Sub", remainder, divisor), remainder)
 
 
 def _safe_divisor(ctx: Emitter, b: Value) -> Value:
-    """1 instead of -1 and 0, which also divide without a rest. In the engine, they may end the process."""
+    """1 instead of -1 and 0, which also divide without a remainder. In the engine, they may end the process."""
     divisors, one = ctx.array_of(b), ctx.scalar(1, b)
     if divisors is not None and not ((divisors == 0) | (divisors == -1)).any():
         return b
@@ -88,10 +88,10 @@ def _safe_divisor(ctx: Emitter, b: Value) -> Value:
     )
 
 
-def _differ_in_sign(ctx: Emitter, a: Value, b: Value, rest: Value) -> Value:
-    """Whether `a` and `b` have different signs, and the rest is not 0."""
+def _differ_in_sign(ctx: Emitter, a: Value, b: Value, remainder: Value) -> Value:
+    """Whether `a` and `b` have different signs, and the remainder is not 0."""
     signs = [ctx.emit("Less", x, ctx.scalar(0, x), data_type="bool") for x in (a, b)]
-    is_exact = ctx.emit("Equal", rest, ctx.scalar(0, rest), data_type="bool")
+    is_exact = ctx.emit("Equal", remainder, ctx.scalar(0, remainder), data_type="bool")
     return ctx.emit("And", ctx.emit("Xor", *signs), ctx.emit("Not", is_exact))
 
 
