@@ -172,7 +172,7 @@ def measured(title: str, path: Path, feed: Mapping[str, np.ndarray]) -> list[str
         runs[name], made = make(path, feed)
         if name == "opweave":
             session = made
-    before = _alternated(runs)
+    before = _alternate(runs)
     first = _chosen(session)
     tiny = networks.Network()
     tiny.save(path.with_name("one_operation.onnx"), ONE, tiny("Relu", "x"), [1])
@@ -181,7 +181,7 @@ def measured(title: str, path: Path, feed: Mapping[str, np.ndarray]) -> list[str
     tell(f"{title}: tuning")
     session.tune(inputs=feed)
     chosen = _chosen(session)
-    after = _alternated(runs) if chosen != first else before
+    after = _alternate(runs) if chosen != first else before
     del runs, session, made
     # Measured again for the same choice, too: a tuned model is loaded uncompiled without tracing it.
     builds.append(_builds(title, path, feeds, chosen, peaks))
@@ -200,7 +200,7 @@ def measured(title: str, path: Path, feed: Mapping[str, np.ndarray]) -> list[str
     return cells
 
 
-def _alternated(runs: Mapping[str, Way]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+def _alternate(runs: Mapping[str, Way]) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """The seconds of runs in a row, and of runs each after a pause."""
     return alternate(runs, pairs=PAIRS, seconds=0.2), alternate(runs, pairs=RESTED_PAIRS, seconds=0.2, rest=REST)
 

@@ -35,7 +35,7 @@ with ow.onnx.replacing_onnxruntime():
 """
 
 
-def measured(library: str, turns: int, packages: Path) -> list[str]:
+def measure_library(library: str, turns: int, packages: Path) -> list[str]:
     """The row of a library.
 
     Args:
@@ -78,7 +78,7 @@ def main(
     rows: list[list[str]] = []
     parts = Parts()
     for name in library or PROGRAMS:
-        parts.run(name, lambda name=name: rows.append(measured(name, turns, packages.resolve())))  # type: ignore[misc]
+        parts.run(name, lambda name=name: rows.append(measure_library(name, turns, packages.resolve())))  # type: ignore[misc]
     print(Table(HEADER, rows))
     parts.end()
     if not library:

@@ -46,7 +46,7 @@ class Operation:
     def node(self, input: str, output: str) -> onnx.NodeProto:
         return helper.make_node(self.type, [input, "axes"] if self.axes else [input], [output], **self.attributes)
 
-    def masked(self, output: str) -> list[onnx.NodeProto]:
+    def masking_nodes(self, output: str) -> list[onnx.NodeProto]:
         """The operation on `x`, and on the mask of NaN in it."""
         nodes = [
             self.node("x", "plain"),
@@ -67,14 +67,14 @@ class Operation:
             ]
         return nodes
 
-    def summed(self, output: str) -> list[onnx.NodeProto]:
+    def summing_nodes(self, output: str) -> list[onnx.NodeProto]:
         """The operation on `x`, unless the sum of `x` is NaN."""
         kind = TensorProto.INT64 if self.positions else TensorProto.FLOAT
 
         def branch(name: str, nodes: list[onnx.NodeProto]) -> onnx.GraphProto:
             return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(name, kind, None)])
 
-        then, otherwise = branch("right", self.masked("right")), branch("quick", [self.node("x", "quick")])
+        then, otherwise = branch("right", self.masking_nodes("right")), branch("quick", [self.node("x", "quick")])
         return [
             helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
             helper.make_node("IsNaN", ["sum"], ["has_nan"]),
@@ -116,8 +116,8 @@ def main() -> None:
     for what, operation in OPERATIONS.items():
         sessions = {
             "alone": operation.session([operation.node("x", "y")]),
-            "mask": operation.session(operation.masked("y")),
-            "sum": operation.session(operation.summed("y")),
+            "mask": operation.session(operation.masking_nodes("y")),
+            "sum": operation.session(operation.summing_nodes("y")),
         }
         check(operation, sessions)
         for shape in SHAPES:

@@ -185,7 +185,7 @@ def middle_and_best(seconds: Sequence[float]) -> tuple[float, float]:
     return statistics.median(seconds) * 1e3, min(seconds) * 1e3
 
 
-def compared(data: Data, repeat: int, expected: np.ndarray, tf32: bool) -> GpuLine:
+def compare(data: Data, repeat: int, expected: np.ndarray, tf32: bool) -> GpuLine:
     """What PyTorch takes on the same GPU, with CUDA's library for convolutions."""
     import torch
     from torch.nn import functional as F  # noqa: N812  (PyTorch's word)
@@ -276,7 +276,7 @@ def gpu_report(name: str, size: int | None, repeat: int | None) -> GpuReport:
         if software or why:
             report.missing.append(f"PyTorch: {'it has no back end for this device' if software else why}")
         for tf32 in () if report.missing else (False, True):
-            report.lines.append(compared(tests.data, repeat, expected, tf32))
+            report.lines.append(compare(tests.data, repeat, expected, tf32))
             done(report.lines[-1])
     return report
 

@@ -92,7 +92,7 @@ def expressions() -> Operations:
 
 
 def with_numpy() -> Operations:
-    add, relu = _declared()
+    add, relu = _declare_operations()
 
     @add.kernel("cpu")
     def _(x: np.ndarray, bias: np.ndarray, out: np.ndarray) -> None:
@@ -114,7 +114,7 @@ def with_numba() -> Operations | None:
         return None
     import numba
 
-    add, relu = _declared()
+    add, relu = _declare_operations()
 
     @add.kernel("cpu")
     @numba.njit(nogil=True)  # type: ignore[untyped-decorator, unused-ignore]
@@ -146,7 +146,7 @@ def with_wasm(*, conv: bool = False) -> Operations:
     module = library.load(timeout=None)
     text = Path(__file__).with_name("bias.wat").read_text()
     own = ow.wasm.load(bytes(wasmtime.wat2wasm(text)), memory=module, timeout=None)
-    add, relu = _declared()
+    add, relu = _declare_operations()
     add.kernel("wasm", own, "add", signature="x*:float32, bias*:float32, out*, x.shape[1], x.strides[1]")
     relu.kernel("wasm", module, "relu", signature="x*:float32, out*, out.size")
     made = custom(add, relu, module)
@@ -171,7 +171,7 @@ def with_wasm(*, conv: bool = False) -> Operations:
     return Operations(lambda b, x, weights: conv2d(b, x, weights), made.add, made.relu, module)
 
 
-def _declared() -> tuple[CustomOp[Any], CustomOp[Any]]:
+def _declare_operations() -> tuple[CustomOp[Any], CustomOp[Any]]:
     """New operations add and relu, which nothing computes yet."""
 
     @ow.op

@@ -29,7 +29,7 @@ def continue_in_child() -> None:
     reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    numbers = _handled()
+    numbers = _signals_to_handle()
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # signals that come now are handled once the child exists
     child = os.fork()
     if child == 0:
@@ -46,7 +46,7 @@ def continue_in_child() -> None:
     exit_at_once(status if status >= 0 else 128 - status)
 
 
-def _handled() -> list[signal.Signals]:
+def _signals_to_handle() -> list[signal.Signals]:
     """The signals of `STOPPING` to handle: not those that this process was started to ignore, as `nohup` ignores SIGHUP.
 
     SIGINT is handled always: shells ignore it for a job in the background, and the parent stops its child by it.
@@ -66,7 +66,7 @@ class Stop:
     def __init__(self) -> None:
         self.is_asked, self._raises = False, False
         self._before = {number: signal.getsignal(number) for number in STOPPING}
-        self._handlers = dict.fromkeys(STOPPING, signal.SIG_IGN) | dict.fromkeys(_handled(), self._handle)
+        self._handlers = dict.fromkeys(STOPPING, signal.SIG_IGN) | dict.fromkeys(_signals_to_handle(), self._handle)
         self.install()
 
     def install(self) -> None:

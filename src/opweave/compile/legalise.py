@@ -115,7 +115,7 @@ class _Rewriter(Recorder):
 
 
 def _may_be(desc: Desc, declared: Desc) -> bool:
-    """Whether descriptors are equal for all sizes; False if that is unknown."""
+    """Whether descriptors may be equal for some sizes."""
     return desc == declared or (desc.data_type == declared.data_type and may_equal_shape(desc.shape, declared.shape))
 
 

@@ -45,7 +45,7 @@ def _odd(x: Traced, *coefficients: float) -> Traced:
     return where(square == 0, x, _polynomial(square, *coefficients) * square * x + x)
 
 
-def _signed(size: Traced, x: Traced) -> Traced:
+def _with_sign_of(size: Traced, x: Traced) -> Traced:
     """Give a number that is not negative the sign of `x`, which is not zero."""
     return where(x < 0, -size, size)
 
@@ -138,7 +138,7 @@ def asin(self: Builder, input: Operand, *, label: str = "") -> Desc:
 def _(input: Traced) -> Traced:
     size = magnitude(input)
     far = math.pi / 2 - (_acos_far(size) - _HALF_PI_LOW)
-    return where(size > 0.5, _signed(far, input), _asin_near(input))
+    return where(size > 0.5, _with_sign_of(far, input), _asin_near(input))
 
 
 @declare(input=Limits(FLOATS))
@@ -162,7 +162,7 @@ def _(input: Traced) -> Traced:
     near = _odd(input, 2.0122003309e-2, -4.2699340972e-2, 7.4847586088e-2, -1.6666288134e-1)
     bounded = least(size, _FAR)
     middle = log(bounded + sqrt(bounded * bounded + 1))
-    return where(size < 0.5, near, _signed(where(size > _FAR, log(size) + _LN2, middle), input))
+    return where(size < 0.5, near, _with_sign_of(where(size > _FAR, log(size) + _LN2, middle), input))
 
 
 @declare(input=Limits(FLOATS))
@@ -193,7 +193,7 @@ def _(input: Traced) -> Traced:
     bend = _polynomial(square, 8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
     angle = start + ((bend * square * reduced + low) + reduced)
     data_type: Any = input.data_type
-    return cast(where(x == 0, x, _signed(angle, x)), data_type)
+    return cast(where(x == 0, x, _with_sign_of(angle, x)), data_type)
 
 
 @declare(input=Limits(FLOATS))
@@ -217,7 +217,7 @@ def _(input: Traced) -> Traced:
     near = _odd(input, 1.81740078349e-1, 8.24370301058e-2, 1.46691431730e-1, 1.99782164500e-1, 3.33337300303e-1)
     bounded = least(size, 0.99999997)
     far = where(size == 1, math.inf, where(size > 1, math.nan, log((1 + bounded) / (1 - bounded)) * 0.5))
-    return where(size < 0.5, near, _signed(far, input))
+    return where(size < 0.5, near, _with_sign_of(far, input))
 
 
 @declare(input=Limits(FLOATS))
@@ -358,4 +358,4 @@ def sinh(self: Builder, input: Operand, *, label: str = "") -> Desc:
 def _(input: Traced) -> Traced:
     size = magnitude(input)
     far = _half_exp(size)
-    return where(size < 1, _sinh_near(input), _signed(far - 0.25 / far, input))
+    return where(size < 1, _sinh_near(input), _with_sign_of(far - 0.25 / far, input))

@@ -107,20 +107,20 @@ def _(b: Operations, input: Operand, length: int | None, axis: int, inverse: boo
     halved = inverse and onesided
     count = int(_length_of(input.shape[axis], length, halved))
     parts = int(input.shape[-1])
-    x = _moved(b, widen(b, input), axis, input.rank - 2)
+    x = _move_axis(b, widen(b, input), axis, input.rank - 2)
     others = x.shape[:-2]
     rows = prod(others)
     x = b.reshape(x, [rows, x.shape[-2], parts])
-    x = _resized(b, x, count // 2 + 1 if halved else count)
+    x = _fit_length(b, x, count // 2 + 1 if halved else count)
     if halved:
         result = _to_real(b, x, count)
     else:
-        result = _transformed(b, x, count, inverse, count // 2 + 1 if onesided else count)
+        result = _transform(b, x, count, inverse, count // 2 + 1 if onesided else count)
     result = b.reshape(result, [*others, *result.shape[1:]])
-    return narrow(b, _moved(b, result, input.rank - 2, axis), input)
+    return narrow(b, _move_axis(b, result, input.rank - 2, axis), input)
 
 
-def _moved(b: Operations, x: Operand, source: int, target: int) -> Operand:
+def _move_axis(b: Operations, x: Operand, source: int, target: int) -> Operand:
     """Move an axis to another place."""
     if source == target:
         return x
@@ -129,7 +129,7 @@ def _moved(b: Operations, x: Operand, source: int, target: int) -> Operand:
     return b.transpose(x, permutation=order)
 
 
-def _resized(b: Operations, x: Operand, count: int) -> Operand:
+def _fit_length(b: Operations, x: Operand, count: int) -> Operand:
     """Cut the elements of [rows, elements, parts], or continue them with zeros."""
     size = x.shape[1]
     if size > count:
@@ -155,7 +155,7 @@ def _product(b: Operations, x: Operand, matrix: np.ndarray, shape: Sequence[int]
     return b.reshape(b.matmul(flat, constant(b, matrix, x.data_type)), shape)
 
 
-def _transformed(b: Operations, x: Operand, n: int, inverse: bool, frequencies: int) -> Operand:
+def _transform(b: Operations, x: Operand, n: int, inverse: bool, frequencies: int) -> Operand:
     """Transform [rows, n, parts] to the first frequencies, [rows, frequencies, 2]."""
     rows, _, parts = x.shape
     if n <= MAX_DIRECT:
@@ -177,18 +177,18 @@ def _by_factors(b: Operations, x: Operand, n1: int, n2: int, inverse: bool) -> O
     x = b.transpose(b.reshape(x, [rows, n1, n2, parts]), permutation=[0, 2, 1, 3])
     inner = _product(b, x, _matrix(n1, inverse, n1, n1, parts == 1), [rows, n2, n1, 2])
     turns = np.outer(np.arange(n2), np.arange(n1))
-    turned = _turned(b, inner, turns * (2 * np.pi / (n1 * n2)) * (1 if inverse else -1))
+    turned = _rotate(b, inner, turns * (2 * np.pi / (n1 * n2)) * (1 if inverse else -1))
     columns = b.reshape(b.transpose(turned, permutation=[0, 2, 1, 3]), [rows * n1, n2, 2])
-    outer = b.reshape(_transformed(b, columns, n2, inverse, n2), [rows, n1, n2, 2])
+    outer = b.reshape(_transform(b, columns, n2, inverse, n2), [rows, n1, n2, 2])
     return b.reshape(b.transpose(outer, permutation=[0, 2, 1, 3]), [rows, n1 * n2, 2])
 
 
-def _turned(b: Operations, x: Operand, angles: np.ndarray) -> Operand:
+def _rotate(b: Operations, x: Operand, angles: np.ndarray) -> Operand:
     """Multiply complex numbers [rows, *angles, 2] by exp(1j * angles)."""
-    return _times(b, x, np.exp(1j * angles))
+    return _multiply(b, x, np.exp(1j * angles))
 
 
-def _times(b: Operations, x: Operand, factors: np.ndarray) -> Operand:
+def _multiply(b: Operations, x: Operand, factors: np.ndarray) -> Operand:
     """Multiply complex numbers [rows, *factors, 2] by constant complex factors."""
     # x * c + swapped(x) * d, where swapped exchanges real and imaginary parts.
     equal = np.stack([factors.real] * 2, -1)
@@ -207,10 +207,10 @@ def _by_chirp(b: Operations, x: Operand, n: int, inverse: bool) -> Operand:
     spectrum = np.fft.fft(_around(chirp, size))
     if x.shape[2] == 1:
         x = b.pad(x, [0, 0, 0], [0, 0, 1])
-    padded = _resized(b, _times(b, x, chirp), size)
-    product = _times(b, _transformed(b, padded, size, False, size), spectrum)
-    convolved = _resized(b, _transformed(b, product, size, True, size), n)
-    return _times(b, convolved, chirp / n if inverse else chirp)
+    padded = _fit_length(b, _multiply(b, x, chirp), size)
+    product = _multiply(b, _transform(b, padded, size, False, size), spectrum)
+    convolved = _fit_length(b, _transform(b, product, size, True, size), n)
+    return _multiply(b, convolved, chirp / n if inverse else chirp)
 
 
 def _around(chirp: np.ndarray, size: int) -> np.ndarray:
@@ -252,12 +252,12 @@ def _by_chirp_products(b: Operations, x: Operand, before: np.ndarray, after: np.
     middle = kernel[:, (steps - steps[:, None]) % n2]
     last = with_zeros(after)[:, None, :] * np.exp(turn * (k1[:, None] * places[:, None, :] % size))
 
-    y = b.reshape(_resized(b, x, m * n2), [rows, m, n2, parts])
+    y = b.reshape(_fit_length(b, x, m * n2), [rows, m, n2, parts])
     y = _stack_product(b, b.transpose(y, permutation=[2, 0, 1, 3]), first)
     y = _stack_product(b, b.transpose(y, permutation=[2, 1, 0, 3]), middle)
     y = _stack_product(b, b.transpose(y, permutation=[2, 1, 0, 3]), last)
     y = b.reshape(b.transpose(y, permutation=[1, 2, 0, 3]), [rows, m * n2, 2])
-    return _resized(b, y, n)
+    return _fit_length(b, y, n)
 
 
 def _stack_product(b: Operations, x: Operand, matrices: np.ndarray) -> Operand:
@@ -299,7 +299,7 @@ def _to_real(b: Operations, x: Operand, n: int) -> Operand:
     x = x * constant(b, signs, x.data_type)
     others = (n - 1) // 2
     mirrored = b.reverse(b.slice(x, [0, 1, 0], [rows, others, 2]), axes=[1]) * constant(b, [1.0, -1.0], x.data_type)
-    full = _transformed(b, b.concat([x, mirrored], 1), n, True, n)
+    full = _transform(b, b.concat([x, mirrored], 1), n, True, n)
     return b.slice(full, [0, 0, 0], [rows, n, 1])
 
 
@@ -365,7 +365,7 @@ def _(
         x = b.reshape(b.slice(x, [0, 0, 0], [batches, size, parts]), [batches, 1, size, parts])
     elif step >= size and not isinstance(frames, Size):
         # Frames that do not overlap are parts of rows of `step` elements.
-        x = _resized(b, x, frames * step)
+        x = _fit_length(b, x, frames * step)
         x = b.slice(b.reshape(x, [batches, frames, step, parts]), [0] * 4, [batches, frames, size, parts])
     else:
         begins = np.arange(int(frames))[:, None] * step

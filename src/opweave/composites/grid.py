@@ -85,12 +85,12 @@ def _(input: Traced, grid: Traced, mode: str, padding_mode: str, align_corners: 
         places = [grid[(n, *place, len(axes) - 1 - k)] for k in range(len(axes))]
         taps = [axis.taps(expr.cast(p, "float32")) for axis, p in zip(axes, places, strict=True)]
 
-        def weighed(level: int, index: tuple[Any, ...]) -> Any:
+        def weighted_sum(level: int, index: tuple[Any, ...]) -> Any:
             """The sum over the taps of the axes from `level` on."""
             if level == len(taps):
                 return read[(n, c, *index)]
             positions, weights = taps[level]
-            parts = [weighed(level + 1, (*index, position)) for position in positions]
+            parts = [weighted_sum(level + 1, (*index, position)) for position in positions]
             if weights is None:
                 return parts[0]
             total = parts[0] * weights[0]
@@ -98,7 +98,7 @@ def _(input: Traced, grid: Traced, mode: str, padding_mode: str, align_corners: 
                 total = total + part * weight
             return total
 
-        total = weighed(0, ())
+        total = weighted_sum(0, ())
         return expr.cast(total, "float16") if is_half else total
 
     return expr.compute((batches, channels, *grid.shape[1:-1]), element)
@@ -116,7 +116,7 @@ class _SampledAxis:
 
     def taps(self, relative: Traced) -> tuple[list[Traced], list[Traced] | None]:
         """Positions of elements and their weights; no weights for a copy."""
-        place = self._unpadded(self._absolute(relative))
+        place = self._move_inside(self._absolute(relative))
         if self.mode == "nearest":
             return [self._inside(expr.cast(place, "int32"))], None
         low = expr.floor(place)
@@ -136,16 +136,16 @@ class _SampledAxis:
         place = expr.where(is_near, place, self.low)
         return expr.round_even(place) if self.mode == "nearest" else place
 
-    def _unpadded(self, place: Traced) -> Traced:
+    def _move_inside(self, place: Traced) -> Traced:
         """Move positions beyond the edges: to the border, or reflected; with zeros, not farther than any element counts."""
         if self.padding_mode == "zeros":
             return expr.max(expr.min(place, self.size + 2), -3.0)
         is_outside = (place < self.low) | (place > self.high)
         if self.padding_mode == "border":
             return expr.where(is_outside, expr.max(expr.min(place, self.size - 1), 0.0), place)
-        return expr.where(is_outside, self._reflected(place), place)
+        return expr.where(is_outside, self._reflect(place), place)
 
-    def _reflected(self, place: Traced) -> Traced:
+    def _reflect(self, place: Traced) -> Traced:
         span = self.high - self.low
         beyond = expr.max(self.low - place, place - self.high)
         # A single element with aligned corners has a span of 0, and only one position.

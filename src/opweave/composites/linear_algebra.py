@@ -54,7 +54,7 @@ def _(input: Traced) -> Traced:
         return _as_type_of(input, compute(batch, lambda *_: 1.0))
     matrix = _begin(input, batch, size)
     for _ in range(size - 1):
-        matrix = store(compute((*batch, size, size + 1), _eliminated(matrix, _pivots(matrix, batch, size), size)))
+        matrix = store(compute((*batch, size, size + 1), _eliminate(matrix, _pivots(matrix, batch, size), size)))
 
     def element(*b: Traced) -> Traced:
         def column_of(row: Traced) -> Traced:
@@ -105,7 +105,7 @@ def _pivots(matrix: Traced, batch: Sequence[int], size: int) -> Traced:
     return store(compute((*batch, 2), element))
 
 
-def _eliminated(matrix: Traced, pivots: Traced, size: int) -> Any:
+def _eliminate(matrix: Traced, pivots: Traced, size: int) -> Any:
     """The element after the column of a step is eliminated in the rows that were not yet pivot rows."""
 
     def element(*p: Traced) -> Traced:
@@ -148,7 +148,7 @@ def _(input: Traced) -> Traced:
     batch, size = input.shape[:-2], int(input.shape[-1])
     matrix = _begin(input, batch, size)
     for _ in range(size):
-        matrix = store(compute((*batch, size, size + 1), _reduced(matrix, _pivots(matrix, batch, size), size)))
+        matrix = store(compute((*batch, size, size + 1), _eliminate_and_invert(matrix, _pivots(matrix, batch, size), size)))
 
     def row_of(*p: Traced) -> Traced:
         *b, step = p
@@ -164,7 +164,7 @@ def _(input: Traced) -> Traced:
     return _as_type_of(input, compute(input.shape, element))
 
 
-def _reduced(matrix: Traced, pivots: Traced, size: int) -> Any:
+def _eliminate_and_invert(matrix: Traced, pivots: Traced, size: int) -> Any:
     """The element after a step of Gauss and Jordan.
 
     The column of the step is eliminated in all rows but the pivot row. It becomes that of the unit matrix, and is replaced by

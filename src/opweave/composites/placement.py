@@ -136,7 +136,7 @@ def check_results(count: int, most: int, subject: str) -> None:
 
 @non_zero.decompose
 def _(b: Operations, input: Operand, count: int) -> tuple[Operand, Operand]:
-    flat, number = _first_marked(b, _marks(b, input), count)
+    flat, number = _find_marks(b, _marks(b, input), count)
     is_none, columns, rest = b.lesser(flat, constant(b, 0, "int32")), [], flat
     for size in reversed(input.shape):
         quotient = b.div(rest, constant(b, size, "int32"))
@@ -156,7 +156,7 @@ def _marks(b: Operations, input: Operand) -> Operand:
     return b.reshape(b.cast(marks, "int32"), [input.desc.element_count])
 
 
-def _first_marked(b: Operations, marks: Operand, count: int) -> tuple[Operand, Operand]:
+def _find_marks(b: Operations, marks: Operand, count: int) -> tuple[Operand, Operand]:
     """Find the positions of the first `count` marks of 1 among marks of 0, int32, -1 for none; and their number, int32 [1]."""
     (size,) = marks.shape
     places = b.cumulative_sum(marks, 0, exclusive=True)
@@ -202,7 +202,7 @@ def compress(
 
 @compress.decompose
 def _(b: Operations, input: Operand, condition: Operand, count: int, axis: int | None) -> tuple[Operand, Operand]:
-    positions, number = _first_marked(b, _marks(b, condition), count)
+    positions, number = _find_marks(b, _marks(b, condition), count)
     x = b.reshape(input, [input.desc.element_count]) if axis is None else input
     along = axis or 0
     slices = b.gather(x, positions, axis=along)

@@ -415,16 +415,16 @@ def _step(
     """Compute the next hidden and cell state; `sums` are those of the gates "iofg", `peepholes` of "iof"."""
     of_gates, of_cell, of_result = (getattr(b, name) for name in variant.activations)
 
-    def clipped(x: Operand) -> Operand:
+    def clip(x: Operand) -> Operand:
         return b.clamp(x, min_value=-variant.clip, max_value=variant.clip) if variant.clip < math.inf else x
 
     i, o, forget, g = b.split(sums, 4, axis=1)
     if peepholes is not None:
         i, forget = i + peepholes[0] * cell, forget + peepholes[2] * cell
         o = o if variant.reads_new_cell else o + peepholes[1] * cell
-    opened = of_gates(clipped(i))
-    kept = 1 - opened if variant.is_coupled else of_gates(clipped(forget))
-    following = kept * cell + opened * of_cell(clipped(g))
+    opened = of_gates(clip(i))
+    kept = 1 - opened if variant.is_coupled else of_gates(clip(forget))
+    following = kept * cell + opened * of_cell(clip(g))
     if peepholes is not None and variant.reads_new_cell:
         o = o + peepholes[1] * following
-    return of_gates(clipped(o)) * of_result(following), following
+    return of_gates(clip(o)) * of_result(following), following

@@ -322,10 +322,10 @@ def _(input: Traced, rois: Traced, pooled_shape: tuple[int, int], spatial_scale:
         bin_size = expr.max(last - first + 1, 1.0) / float(count)
         low = expr.floor(cast_position(position) * bin_size) + first
         high = expr.ceil((cast_position(position) + 1) * bin_size) + first
-        return _bounded(low, 0.0, size), _bounded(high, 0.0, size)
+        return _clamp_to_int32(low, 0.0, size), _clamp_to_int32(high, 0.0, size)
 
     def in_row(r: Traced, c: Traced, i: Traced, q: Traced) -> Traced:
-        image = _bounded(regions[r, 0], 0.0, 2.0**30)
+        image = _clamp_to_int32(regions[r, 0], 0.0, 2.0**30)
         left, right = bounds(r, 1, q)
 
         def one(j: Traced) -> Traced:
@@ -364,7 +364,7 @@ def _round_away(x: Traced) -> Traced:
     return expr.where(x < 0, expr.ceil(x - 0.5), expr.floor(x + 0.5))
 
 
-def _bounded(x: Traced, low: float, high: Any) -> Traced:
+def _clamp_to_int32(x: Traced, low: float, high: Any) -> Traced:
     """Convert to int32 in [low, high]."""
     return expr.cast(expr.max(expr.min(x, as_array(high, "float32")), low), "int32")
 

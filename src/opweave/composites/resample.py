@@ -146,7 +146,7 @@ def cubic_taps(axis: ResizedAxis, mode: Coordinates, coefficient: float, exclude
     places = axis.coordinates(mode).astype(np.float64)
     low = _whole(np.floor(places), axis.old)
     distances = (np.arange(-1, 3) - (places - low)[:, None]) * np.ones((axis.new, 1))
-    return _bounded(axis, low[:, None] + np.arange(-1, 3), cubic(distances, coefficient), exclude_outside)
+    return _handle_outside(axis, low[:, None] + np.arange(-1, 3), cubic(distances, coefficient), exclude_outside)
 
 
 def antialiased_taps(
@@ -163,7 +163,7 @@ def antialiased_taps(
     around = np.arange(first, 2 - first)
     weights = kernel((around - (places - low)[:, None]) * scale)
     weights /= weights.sum(axis=1, keepdims=True)
-    return _bounded(axis, low[:, None] + around, weights, exclude_outside)
+    return _handle_outside(axis, low[:, None] + around, weights, exclude_outside)
 
 
 def triangle(x: np.ndarray) -> np.ndarray:
@@ -185,7 +185,7 @@ def _whole(places: np.ndarray, size: int) -> np.ndarray:
     return bounded.astype(np.int64)
 
 
-def _bounded(axis: ResizedAxis, positions: np.ndarray, weights: np.ndarray, exclude_outside: bool) -> Taps:
+def _handle_outside(axis: ResizedAxis, positions: np.ndarray, weights: np.ndarray, exclude_outside: bool) -> Taps:
     """Repeat the first and last element outside, or exclude elements outside and normalise the other weights."""
     if exclude_outside:
         weights = np.where((positions >= 0) & (positions < axis.old), weights, 0)
@@ -196,7 +196,7 @@ def _bounded(axis: ResizedAxis, positions: np.ndarray, weights: np.ndarray, excl
     return Taps(axis.axis, clipped, weights.astype(np.float32))
 
 
-def trimmed(taps: Taps) -> Taps:
+def trim(taps: Taps) -> Taps:
     """Omit taps whose weight is 0 for all elements of the result."""
     assert taps.weights is not None
     used = np.flatnonzero((taps.weights != 0).any(axis=0))
@@ -271,14 +271,14 @@ def _(input: Traced, positions: Sequence[Traced], weights: Sequence[Traced], axe
     if not weights:
         tables = dict(zip(axes, positions, strict=True))
 
-        def copied(*place: Traced) -> Traced:
+        def read(*place: Traced) -> Traced:
             return input.clamped[tuple(tables[k][i, 0] if k in tables else i for k, i in enumerate(place))]
 
-        return expr.compute(shape, copied)
+        return expr.compute(shape, read)
     is_half = input.data_type == "float16"
     x = expr.cast(input, "float32") if is_half else input
 
-    def weighed(place: tuple[Any, ...], target: tuple[Traced, ...], level: int) -> Any:
+    def weighted_sum(place: tuple[Any, ...], target: tuple[Traced, ...], level: int) -> Any:
         """The sum over the taps of the axes from `level` on, at a position of the input in the axes before."""
         if level == len(axes):
             return x.clamped[place]
@@ -287,7 +287,7 @@ def _(input: Traced, positions: Sequence[Traced], weights: Sequence[Traced], axe
 
         def tap(t: Any) -> Any:
             inner = (*place[:axis], at[i, t], *place[axis + 1 :])
-            return weighed(inner, target, level + 1) * weight[i, t]
+            return weighted_sum(inner, target, level + 1) * weight[i, t]
 
         taps = at.shape[1]
         if taps > UNROLLED:
@@ -298,7 +298,7 @@ def _(input: Traced, positions: Sequence[Traced], weights: Sequence[Traced], axe
         return total
 
     def element(*place: Traced) -> Any:
-        total = weighed(place, place, 0)
+        total = weighted_sum(place, place, 0)
         return expr.cast(total, "float16") if is_half else total
 
     return expr.compute(shape, element)

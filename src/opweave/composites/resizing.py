@@ -31,7 +31,7 @@ from .resample import (
     resample,
     resample_axes,
     triangle,
-    trimmed,
+    trim,
 )
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def resize(
         fits = len(factors) == len(along) and all(0 < np.float32(scale) < math.inf for scale in factors)
         require(fits, f"scales must be {len(along)} positive finite numbers, one for each axis, got {scales}")
         _needs_no_sizes(keep_aspect_ratio_policy)
-        targets: list[Any] = [_scaled(input.shape[a], scale) for a, scale in zip(along, factors, strict=True)]
+        targets: list[Any] = [_scale_size(input.shape[a], scale) for a, scale in zip(along, factors, strict=True)]
     else:
         is_list = isinstance(sizes, tuple) and all(isinstance(size, (int, np.integer, Size)) for size in sizes)
         fits = is_list and len(sizes) == len(along) and all(size >= 1 for size in sizes)
@@ -144,7 +144,7 @@ def _needs_no_sizes(policy: str) -> None:
     require(policy == "stretch", f"keep_aspect_ratio_policy {policy!r} needs sizes, got scales")
 
 
-def _scaled(size: Any, scale: float) -> Any:
+def _scale_size(size: Any, scale: float) -> Any:
     """Return floor(size * scale), computed in float32 as ONNX Runtime does."""
     above, below = np.float32(scale).as_integer_ratio()
     if isinstance(size, Size) and above < 256:  # exact in float32, for sizes below 2**16
@@ -182,7 +182,7 @@ def resized_axes(
         assert scales is not None
         factors = [np.float32(scale) for scale in scales]
         olds = [int(input_shape[axis]) for axis in along]
-        rows = [(a, o, _scaled(o, float(f)), f, float(f) * o) for a, o, f in zip(along, olds, factors, strict=True)]
+        rows = [(a, o, _scale_size(o, float(f)), f, float(f) * o) for a, o, f in zip(along, olds, factors, strict=True)]
     elif keep_aspect_ratio_policy == "stretch":
         pairs = [(axis, int(input_shape[axis]), int(size)) for axis, size in zip(along, sizes, strict=True)]
         rows = [(axis, old, new, np.float32(new) / np.float32(old), float(new)) for axis, old, new in pairs]
@@ -229,7 +229,7 @@ def named_axes(
             new, scale = sizes[k], None
         else:
             assert scales is not None
-            new, scale = _scaled(old, scales[k]), float(np.float32(scales[k]))
+            new, scale = _scale_size(old, scales[k]), float(np.float32(scales[k]))
         if scale not in (None, 1.0) or (start, end) != (0, 1) or not is_same_size(old, new):
             result.append((axis, (old, new, scale, start, end)))
     return result
@@ -251,10 +251,10 @@ def taps_of(
         kernel = triangle if mode == "linear" else partial(cubic, coefficient=cubic_coeff_a)
         reach = 1 if mode == "linear" else 2
         taps = antialiased_taps(axis, coordinate_transformation_mode, kernel, reach, exclude_outside)
-        return trimmed(taps)
+        return trim(taps)
     if mode == "linear":
         return linear_taps(axis, coordinate_transformation_mode)
-    return trimmed(cubic_taps(axis, coordinate_transformation_mode, cubic_coeff_a, exclude_outside))
+    return trim(cubic_taps(axis, coordinate_transformation_mode, cubic_coeff_a, exclude_outside))
 
 
 # Axes whose sizes are known only when the graph runs: tables that Python computes for each combination of sizes.
@@ -298,7 +298,7 @@ def tap_weights(*arguments: Any) -> Any:
 
 
 @HostFunction
-def extrapolated(axis: NamedAxis, coordinates: Coordinates) -> Any:
+def outside_mask(axis: NamedAxis, coordinates: Coordinates) -> Any:
     """Whether each element of an axis is outside the input."""
     resized = _axis_of(*axis)
     outside = resized.outside(coordinates) if resized.is_changed else None
@@ -346,7 +346,7 @@ def _(
         options = (mode, coordinates, nearest_mode, cubic_coeff_a, bool(exclude_outside))
         x = _resample_names(b, x, [axis for axis, _ in named], [(row, *options) for _, row in named], mode)
         masks = [
-            computed(b, extrapolated, (row, coordinates), "uint8", column(axis, row[1], input.rank))
+            computed(b, outside_mask, (row, coordinates), "uint8", column(axis, row[1], input.rank))
             for axis, row in named
             if coordinates == "tf_crop_and_resize"
         ]

@@ -40,7 +40,7 @@ def add_subgraph(
         require(is_name, f"name must consist of letters, digits, '_', '.', ':' and '-', got {short_repr(name)}")
         is_list = isinstance(operands, Sequence) and not isinstance(operands, (str, Operand))
         require(is_list, f"operands must be a sequence of operands, got {short_repr(operands)}")
-        options = _checked(config)
+        options = _freeze_config(config)
         definition = _definition(name, function)
         _check_config(definition, options)
     except ValidationError as error:
@@ -68,7 +68,7 @@ def _check_config(definition: CustomOp[Any], config: Mapping[str, Any]) -> None:
     require(not unknown, f"config: the function takes {takes} by keyword, got {', '.join(map(short_repr, unknown))}")
 
 
-def _checked(config: Mapping[str, Any]) -> dict[str, Any]:
+def _freeze_config(config: Mapping[str, Any]) -> dict[str, Any]:
     require(isinstance(config, Mapping), f"config must be a dictionary, got {short_repr(config)}")
     for name in config:
         is_name = isinstance(name, str) and name != "label"

@@ -155,10 +155,10 @@ def squeeze(self: Builder, input: Operand, *, axes: Sequence[int] | None = None,
     >>> builder.squeeze(x).shape, builder.squeeze(x, axes=[2]).shape
     ((n, 3), (1, n, 3))
     """
-    return Desc(input.data_type, _squeezed(input, axes))
+    return Desc(input.data_type, _squeezed_shape(input, axes))
 
 
-def _squeezed(input: Operand, axes: Sequence[int] | None) -> tuple[int, ...]:
+def _squeezed_shape(input: Operand, axes: Sequence[int] | None) -> tuple[int, ...]:
     if axes is None:
         return tuple(size for size in input.shape if isinstance(size, Size) or size != 1)
     check_axes(axes, input.rank)
@@ -168,7 +168,7 @@ def _squeezed(input: Operand, axes: Sequence[int] | None) -> tuple[int, ...]:
 
 @squeeze.decompose
 def _(b: Operations, input: Operand, axes: Sequence[int] | None) -> Operand:
-    return b.reshape(input, _squeezed(input, axes))
+    return b.reshape(input, _squeezed_shape(input, axes))
 
 
 @op(input=Limits(ANY), output=Limits("input", ranks=(0, N)))
@@ -188,10 +188,10 @@ def unsqueeze(self: Builder, input: Operand, axes: Sequence[int], *, label: str 
     >>> builder.unsqueeze(builder.input("x", "float32", ["n", 3]), [0, 3]).shape
     (1, n, 3, 1)
     """
-    return Desc(input.data_type, _unsqueezed(input, axes))
+    return Desc(input.data_type, _unsqueezed_shape(input, axes))
 
 
-def _unsqueezed(input: Operand, axes: Sequence[int]) -> tuple[int, ...]:
+def _unsqueezed_shape(input: Operand, axes: Sequence[int]) -> tuple[int, ...]:
     check_axes(axes, input.rank + len(axes))
     result = list(input.shape)
     for axis in sorted(axes):
@@ -201,7 +201,7 @@ def _unsqueezed(input: Operand, axes: Sequence[int]) -> tuple[int, ...]:
 
 @unsqueeze.decompose
 def _(b: Operations, input: Operand, axes: Sequence[int]) -> Operand:
-    return b.reshape(input, _unsqueezed(input, axes))
+    return b.reshape(input, _unsqueezed_shape(input, axes))
 
 
 @op(input=Limits(ANY), output=Limits("input", ranks=(2, 2)))

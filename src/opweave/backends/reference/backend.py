@@ -95,14 +95,14 @@ _COMPUTED: Mapping[str, DataType] = {
 """Data types beyond the specification -> those of the expressions that compute them."""
 
 
-def _computed(operand: Operand) -> Desc:
+def _desc_for_formula(operand: Operand) -> Desc:
     return Desc(_COMPUTED.get(operand.data_type, operand.data_type), operand.shape)
 
 
 def _formula_of(node: Node) -> Formula:
     from ...kernels.expression import program_of
 
-    return program_of(node.op, map_operands(node.inputs, _computed), node.attributes)
+    return program_of(node.op, map_operands(node.inputs, _desc_for_formula), node.attributes)
 
 
 def _compute_formula(node: Node, inputs: Mapping[str, Any]) -> tuple[Array, ...]:
@@ -111,7 +111,7 @@ def _compute_formula(node: Node, inputs: Mapping[str, Any]) -> tuple[Array, ...]
 
     def array_of(operand: Any, array: Array) -> Array:
         return (
-            array if array.dtype == np.float64 else array.astype(numpy_type(_computed(operand).data_type), copy=False)
+            array if array.dtype == np.float64 else array.astype(numpy_type(_desc_for_formula(operand).data_type), copy=False)
         )
 
     program = _formula_of(node)
@@ -147,7 +147,7 @@ class _Interpreter(Runner):
         kept = set(graph.outputs.values())
         for node in graph.nodes:
             arrays.update((c, c.value) for c in node.operands if c.is_constant)
-            sized, values = self._sized(node, arrays)
+            sized, values = self._with_numbers(node, arrays)
             arrays.update(zip(node.outputs, self.backend.evaluate(sized, values), strict=True))
             for operand in {*node.operands, *node.outputs}:
                 if last_use.get(operand, node) is node and operand not in kept:
@@ -155,7 +155,7 @@ class _Interpreter(Runner):
         for operand, output in zip(graph.outputs.values(), outputs, strict=True):
             np.copyto(output, arrays[operand], casting="no")
 
-    def _sized(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Node, Mapping[Operand, Array]]:
+    def _with_numbers(self, node: Node, arrays: Mapping[Operand, Array]) -> tuple[Node, Mapping[Operand, Array]]:
         """A node with numbers in place of sizes, and the arrays of its operands."""
         if not self.sizes:
             return node, arrays

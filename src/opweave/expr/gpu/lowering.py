@@ -241,7 +241,7 @@ class _Lowering:
 
 
 def _may_exceed(number: Dimension, counts: Sequence[int]) -> bool:
-    """Whether a number may exceed int32; True if that is unknown. Numbers of elements of arrays do not exceed it."""
+    """Whether a number may exceed int32. It cannot if it is at most one of `counts`, the numbers of elements of arrays."""
     return lower_bound(MAX_ELEMENTS - number) < 0 and all(lower_bound(count - number) < 0 for count in counts)
 
 

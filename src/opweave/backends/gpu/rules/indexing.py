@@ -115,12 +115,12 @@ def _(input: Traced, indices: Traced, updates: Traced, axis: int, reduction: str
             return where(refers, cast(value, wide), nothing)
 
         result: Traced = getattr(expr, reduction)(cast(input[p], wide), over(count, term))
-        return result if wide == data_type else cast(_wrapped(result, data_type), data_type)
+        return result if wide == data_type else cast(_wrap(result, data_type), data_type)
 
     return compute(input.shape, element)
 
 
-def _wrapped(x: Traced, data_type: str) -> Traced:
+def _wrap(x: Traced, data_type: str) -> Traced:
     """The lowest 8 bits of integers, as signed or unsigned ones."""
     return (x + 128) % 256 - 128 if data_type == "int8" else x % 256
 

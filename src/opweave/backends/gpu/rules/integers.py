@@ -19,7 +19,7 @@ from .results import Products, Staged, Stages, source_of
 BYTES_OF_WORD = 4
 
 
-def _signed(x: Traced) -> Traced:
+def _to_signed(x: Traced) -> Traced:
     """An element as int32 in the range of int8."""
     wide = cast(x, "int32")
     return wide - 128 if x.data_type == "uint8" else wide
@@ -33,10 +33,10 @@ def _pack(byte: Callable[[int], Traced]) -> Traced:
     return word
 
 
-def _flipped(x: Traced, zero_point: Traced | None) -> Traced | None:
+def _signed_zero_point(x: Traced, zero_point: Traced | None) -> Traced | None:
     """The zero point of the signed numbers; None for 0."""
     if zero_point is not None:
-        return compute(zero_point.shape, lambda *p: _signed(zero_point[p]))
+        return compute(zero_point.shape, lambda *p: _to_signed(zero_point[p]))
     if x.data_type == "int8":
         return None
     return compute((), lambda: cast(-128, "int32"))
@@ -48,7 +48,7 @@ def _total(x: Traced, axis: int, stages: Stages, title: str) -> Traced:
 
     def element(*p: Traced) -> Traced:
         before, after = p[: x.rank + axis], p[x.rank + axis + 1 :]
-        return sum_over(x.shape[axis], lambda k: _signed(x[(*before, k, *after)]))
+        return sum_over(x.shape[axis], lambda k: _to_signed(x[(*before, k, *after)]))
 
     return stages.store(compute(shape, element), title)
 
@@ -64,7 +64,7 @@ def _(a: Traced, b: Traced, a_zero_point: Traced | None, b_zero_point: Traced | 
         def byte(x: Traced, k: Traced, *p: Traced | None) -> Traced:
             """The term `k`, 0 behind the last; it is at the place of None in the position."""
             place = clamp(k, 0, inner - 1) if inner % BYTES_OF_WORD else k
-            value = _signed(x[tuple(place if part is None else part for part in p)])
+            value = _to_signed(x[tuple(place if part is None else part for part in p)])
             return value if inner % BYTES_OF_WORD == 0 else where(k < inner, value, 0)
 
         left = compute(
@@ -76,12 +76,12 @@ def _(a: Traced, b: Traced, a_zero_point: Traced | None, b_zero_point: Traced | 
         )
         sides = [stages.store(left, "words of a"), stages.store(right, "words of b")]
         problem = product(View.of(source_of(sides[0])), View.of(source_of(sides[1])))
-        za, zb = _flipped(a, a_zero_point), _flipped(b, b_zero_point)
+        za, zb = _signed_zero_point(a, a_zero_point), _signed_zero_point(b, b_zero_point)
         of_b = None if za is None else _total(b, -2, stages, "sums of b")
         of_a = None if zb is None else _total(a, -1, stages, "sums of a")
         shape = (*problem.layout.shape[:-2], a.shape[-2], b.shape[-1])
         result = stages.array("int32", shape)
-        return [stages.add(Products(problem, lambda total: _corrected(total, za, zb, of_a, of_b, inner)), result)]
+        return [stages.add(Products(problem, lambda total: _subtract_zero_points(total, za, zb, of_a, of_b, inner)), result)]
 
     return Staged(plan)
 
@@ -91,7 +91,7 @@ def _varies(zero_point: Traced | None, axis: int) -> bool:
     return zero_point is not None and zero_point.rank >= -axis and zero_point.shape[axis] != 1
 
 
-def _corrected(
+def _subtract_zero_points(
     total: Traced, za: Traced | None, zb: Traced | None, of_a: Traced | None, of_b: Traced | None, count: int
 ) -> Traced:
     result = total
@@ -183,8 +183,8 @@ def _(
             def byte(k: int) -> Traced:
                 c = w * BYTES_OF_WORD + k
                 if channels % BYTES_OF_WORD == 0:
-                    return _signed(filter[o, c, y, x])
-                return where(c < channels, _signed(filter[o, clamp(c, 0, channels - 1), y, x]), 0)
+                    return _to_signed(filter[o, c, y, x])
+                return where(c < channels, _to_signed(filter[o, clamp(c, 0, channels - 1), y, x]), 0)
 
             return _pack(byte)
 
@@ -215,7 +215,7 @@ def _(
             def sums(_: Traced, o: Traced, y: Traced, x: Traced) -> Traced:
                 return sum_over(
                     count,
-                    lambda k: _signed(filter[o, k // prod(taps), k // taps[1] % taps[0], k % taps[1]]),
+                    lambda k: _to_signed(filter[o, k // prod(taps), k // taps[1] % taps[0], k % taps[1]]),
                 )
 
             of_b = stages.store(compute((1, outputs, 1, 1), sums), "sums of the filter")
@@ -239,7 +239,7 @@ def _(
         result = stages.array("int32", shape)
 
         def finish(total: Traced) -> Traced:
-            return _corrected(total, za_signed, zb_signed, of_a, of_b, count)
+            return _subtract_zero_points(total, za_signed, zb_signed, of_a, of_b, count)
 
         return [stages.add(Products(problem, finish), result)]
 

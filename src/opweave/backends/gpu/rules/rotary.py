@@ -47,12 +47,12 @@ def _(input: Traced, cosines: Traced, sines: Traced, positions: Traced | None, h
             return place
         return position_from(positions[batch if positions.shape[0] > 1 else 0, place], rows)
 
-    def of_heads(batch: Traced, head: Traced, place: Traced, s: Traced) -> Traced:
+    def element_of_heads(batch: Traced, head: Traced, place: Traced, s: Traced) -> Traced:
         return rotation.of(lambda at: x[batch, head, place, at], input.shape[3], position(batch, place), s)
 
-    def of_joined(batch: Traced, place: Traced, at: Traced) -> Traced:
+    def element_of_joined(batch: Traced, place: Traced, at: Traced) -> Traced:
         size = input.shape[2] // heads
         start = at // size * size
         return rotation.of(lambda s: x[batch, place, start + s], size, position(batch, place), at % size)
 
-    return narrow(compute(input.shape, of_heads if input.rank == 4 else of_joined), input)
+    return narrow(compute(input.shape, element_of_heads if input.rank == 4 else element_of_joined), input)

@@ -100,7 +100,7 @@ def _(
     outputs: int,
 ) -> tuple[MLOperand, ...]:
     unsupported_if(outputs > 3, "it outputs scores")
-    q, k, v = _unpacked(b, q, key, value)
+    q, k, v = _unpack(b, q, key, value)
     if bias is not None:
         unsupported_if(k.rank != 3 or v.rank != 3, "it has a bias, and the rank of key or value is not 3")
         for_q, for_k, for_v = b.split(operand(b, bias), [x.shape[2] for x in (q, k, v)])
@@ -126,7 +126,7 @@ def _(
     return join_heads(b, attend(b, q, k, v, mask, scale=scale or None)), k, v
 
 
-def _unpacked(
+def _unpack(
     b: MLGraphBuilder, q: MLOperand, key: Tensor | None, value: Tensor | None
 ) -> tuple[MLOperand, MLOperand, MLOperand]:
     """Queries, keys and values, which may be packed into one input [batch, length, heads, 3 or 2, size]."""

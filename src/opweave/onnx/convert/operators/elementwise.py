@@ -160,7 +160,7 @@ def convert_type(
             unsupported_if(round_mode != "up", f"it rounds {round_mode}")
             x = b.cast(x, "float32")  # float16 has no bounds as large
         if saturate:
-            x = saturated(b, x, data_type)
+            x = clamp_to_range(b, x, data_type)
     return b.cast(x, data_type)
 
 
@@ -174,7 +174,7 @@ def _before_float64(x: MLOperand) -> MLOperand:
     return x
 
 
-def saturated(b: MLGraphBuilder, x: MLOperand, data_type: DataType) -> MLOperand:
+def clamp_to_range(b: MLGraphBuilder, x: MLOperand, data_type: DataType) -> MLOperand:
     """Clamp numbers to the range of a float of 8 bits."""
     largest = INFO[data_type].largest
     if INFO[x.data_type].is_narrow or not is_float(x):

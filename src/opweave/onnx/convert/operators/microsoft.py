@@ -250,11 +250,11 @@ def _(
         gate, up = b.split(gate, 2, axis=gate.rank - 1)
     wide, linear = b.cast(gate, "float32"), b.cast(up, "float32")
     bound = limit if limit > 0 else inf
-    y = _gated(b, wide, linear, activation_alpha, activation_beta, bound, own if round_activation else "float32")
+    y = _apply_gate(b, wide, linear, activation_alpha, activation_beta, bound, own if round_activation else "float32")
     return b.cast(y, own)
 
 
-def _gated(
+def _apply_gate(
     b: MLGraphBuilder,
     gate: MLOperand,
     linear: MLOperand,
@@ -576,7 +576,7 @@ def _(
             raise Unsupported("its swiglu has neither fc3 nor a fused fc1")
         else:
             gate, linear = hidden, layer(x, operand(b, fc3), fc3_bias)
-        hidden = _gated(b, gate, linear, activation_alpha, activation_beta, swiglu_limit)
+        hidden = _apply_gate(b, gate, linear, activation_alpha, activation_beta, swiglu_limit)
     else:
         unsupported_if(swiglu_fusion, "it fuses layers of swiglu")
         if activation_type == "silu":

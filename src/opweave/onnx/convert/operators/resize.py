@@ -52,7 +52,7 @@ class _Resizing:
     roi: tuple[float, ...] | None = None
     keep_aspect_ratio_policy: str = "stretch"
 
-    def resized(self, X: Tensor) -> list[ResizedAxis]:
+    def changed_axes(self, X: Tensor) -> list[ResizedAxis]:
         """The axes that change."""
         return resized_axes(
             shape_of(X),
@@ -193,7 +193,7 @@ def _resize(b: MLGraphBuilder, X: Tensor, resizing: _Resizing) -> Tensor:
     unsupported_if(resizing.mode not in TAPS, f"the mode {resizing.mode!r} is unknown")
     if has_names(shape_of(X), resizing.sizes, resizing.axes, resizing.antialias, resizing.keep_aspect_ratio_policy):
         return resizing.apply(operand(b, X))
-    changed = resizing.resized(X)
+    changed = resizing.changed_axes(X)
     unsupported_if(any(axis.new < 1 for axis in changed), "its output is empty")
     if not changed:
         return X
