@@ -55,7 +55,7 @@ OTHERS = {
     "web": "ONNX Runtime Web on navigator.ml beside Opweave in Python; writes docs/web.md",
     "webgpu": "networks and contractions on a GPU; writes docs/benchmarks-gpu.md",
 }
-"""Benchmarks with options of their own."""
+"""Benchmarks with their own options."""
 
 
 def usage() -> str:
@@ -81,7 +81,7 @@ Made by `make bench` (which is `python -m benchmarks`) on: {machine()}.
 Values are medians. What is compared runs alternately (A, B, A, B, …), each alone after a pause of 0.2 s, in which threads of
 the other engine stop spinning; a ratio is the median of the ratios of pairs, with quartiles, and holds if its lower quartile
 is within the budget. Runs after 30 or 100 ms each come after such a pause, others in a row. Build time and peak memory are
-those of processes of their own. The machine is shared: differences of a few percent are noise. ResNet-50 has random weights
+those of separate processes. The machine is shared: differences of a few percent are noise. ResNet-50 has random weights
 and batch normalisation folded into its convolutions; ONNX Runtime reads it from a file, Opweave builds it from memory-mapped
 weights.
 """

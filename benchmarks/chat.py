@@ -4,7 +4,7 @@
     pip install llama-cpp-python  # built for this machine
     python -m benchmarks chat
 
-Both run alternately, each in processes of their own, with as many threads as the process may use processors. Decoding
+Both run alternately, each in separate processes, with as many threads as the process may use processors. Decoding
 continues a text at once (room 512) and after 1,792 tokens (room 2,048); the prompt has 64 tokens. Accuracy is that of
 tests/data/smollm2.npz, against PyTorch in float32.
 """

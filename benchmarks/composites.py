@@ -107,7 +107,7 @@ def cases() -> list[Case]:
 
 
 def runner(graph: Graph, feed: dict[str, np.ndarray], supports: Callable[[Node], bool]) -> Callable[[], None]:
-    """The graph in memory of its own."""
+    """The graph in its own memory."""
     program = compile(
         legalise(graph, supports)[0], context().backend, device="cpu", power_preference="default", fuse=False
     )

@@ -74,7 +74,7 @@ def section(record: Record[Row]) -> str:
 
 Written by `python -m benchmarks cuda_models`: {record.device}; {record.machine}.
 
-The ONNX models of [another page](models.md), each in a process of its own. Builds are from the creation of a session
+The ONNX models of [another page](models.md), each in a separate process. Builds are from the creation of a session
 until it has its first results, without kernels from the cache on disk; compilers are loaded in that time, too. The limit is
 {CUDA_MODEL.limit:g} s. Calls are from arrays to arrays. Errors are relative to results of ONNX Runtime on the CPU.
 

@@ -4,7 +4,7 @@ python -m benchmarks cuda_networks --json results.json     # the file keeps fini
 python -m benchmarks cuda_networks --render results.json   # writes docs/benchmarks-gpu.md
 
 Needs the extra cuda, and torch, torchvision, timm, transformers, onnxscript. The networks are those of
-`tools/export_architectures.py`. Each is exported and measured in a process of its own; several are compiled at the same time,
+`tools/export_architectures.py`. Each is exported and measured in a separate process; several are compiled at the same time,
 and only one is measured at a time.
 """
 
@@ -196,7 +196,7 @@ def _measured(device: str, name: str, precisions: list[str], folder: Path) -> tu
     return [Row(**values) for values in found["rows"]], ""
 
 
-# In a process of its own ---------------------------------------------------------------------------------------------
+# In a separate process ---------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -9,7 +9,7 @@ Each form is run as its users do:
 - growing: `run` returns longer keys and values, which are the inputs of the next token.
 - genai: keys and values have room for 512 tokens, and a binding has the same OrtValues as past and as present.
 
-Both engines decode the same text alternately, each in a process of its own: in one process the threads of one engine, which go
+Both engines decode the same text alternately, each in a separate process: in one process the threads of one engine, which go
 on spinning after a token, would slow the other one down. Exits with 1 if a limit is exceeded.
 """
 

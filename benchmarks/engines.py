@@ -2,7 +2,7 @@
 
 `python -m benchmarks engines` measures runs before and after tuning, build times and memory, and writes docs/engines.md.
 All compute in float32 with the same threads. Runs alternate, each alone after a pause; build times and memory are those of
-processes of their own: before tuning beside ONNX Runtime, after it beside the engine that was measured to be the fastest.
+separate processes: before tuning beside ONNX Runtime, after it beside the engine that was measured to be the fastest.
 These have run a model of one operation in the same way before, so that neither build time has imports in it, nor what an
 engine starts once. Peak memory has all of that in it.
 """

@@ -1,6 +1,6 @@
 """Libraries that call ONNX Runtime, unchanged, on ONNX Runtime and inside `replacing_onnxruntime()`: time and peak memory.
 
-`python -m benchmarks libraries` runs the programs of tests/libraries in processes of their own, alternately, and writes a
+`python -m benchmarks libraries` runs the programs of tests/libraries in separate processes, alternately, and writes a
 table of docs/onnxruntime.md. It needs the packages of `make test-libraries`, and PyTorch for one of them.
 """
 

@@ -217,7 +217,7 @@ def environment(source: Path | None = None, extra: Mapping[str, str] | None = No
 def in_process(
     module: str, *args: str, timeout: float | None = None, extra: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Run `python -m module args` in a process of its own, with these `extra` environment variables.
+    """Run `python -m module args` in a separate process, with these `extra` environment variables.
 
     Returns:
         The JSON of the last line that it prints.

@@ -1,6 +1,6 @@
 """One model in one engine, as its users run it: a session of Opweave or of ONNX Runtime, or a graph of `MLGraphBuilder`.
 
-`python -m benchmarks.models ENGINE PATH` loads it in a process of its own, runs it once, and prints as JSON the seconds of
+`python -m benchmarks.models ENGINE PATH` loads it in a separate process, runs it once, and prints as JSON the seconds of
 loading, the peak memory, and what there was of that after the imports. It imports nothing that the engine does not need.
 """
 

@@ -193,7 +193,7 @@ def alone(engine: str, path: str, what: str) -> None:
 
 
 def pair(path: str, what: str) -> list[float]:
-    """The values of both engines, each from a process of its own."""
+    """The values of both engines, each from a separate process."""
     return [in_process("benchmarks.scale", e, path, what, timeout=PART_SECONDS)["value"] for e in ENGINES]
 
 

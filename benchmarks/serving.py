@@ -132,7 +132,7 @@ class Load:
 
 
 def load(target: Target, clients: int, seconds: float) -> Load:
-    """Send requests for some seconds from this number of clients at once, each over a connection of its own."""
+    """Send requests for some seconds from this number of clients at once, each over its own connection."""
     start = perf_counter()
 
     def client(_: int) -> list[float]:

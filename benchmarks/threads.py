@@ -1,6 +1,6 @@
 """One graph in 8 threads at the same time: Opweave's session and graph beside one session of ONNX Runtime, in time a call.
 
-Both use the same number of threads a call: their default, or 1. Each of the 8 threads reads and writes arrays of its own.
+Both use the same number of threads a call: their default, or 1. Each of the 8 threads reads and writes its own arrays.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH = {"SqueezeNet": 4, DENSE: 100}
 
 
 def together(ways: Sequence[Way], calls: int, pool: ThreadPoolExecutor) -> Way:
-    """Make `calls` calls of each way, each way in a thread of its own."""
+    """Make `calls` calls of each way, each way in its own thread."""
 
     def repeat(way: Way) -> None:
         for _ in range(calls):

@@ -149,7 +149,7 @@ def _compare(ours: Sequence[float], theirs: Sequence[float]) -> None:
         raise ValueError(f"results of call {k + 1} differ: their sums are {ours[k]:.6g} and {theirs[k]:.6g}")
 
 
-# In processes of their own --------------------------------------------------------------------------------------------
+# In separate processes --------------------------------------------------------------------------------------------
 
 
 def session_of(engine: str, path: Path) -> Any:

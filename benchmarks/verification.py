@@ -70,7 +70,7 @@ def calls(session: Any, feed: Mapping[str, np.ndarray], pause: float, goes_on: A
 
 
 def measure(path: str, pause: float) -> dict[str, Any]:
-    """In a process of its own: the calls of a model without the child, and beside it."""
+    """In a separate process: the calls of a model without the child, and beside it."""
     import opweave as ow
     from opweave.compile import uses
     from opweave.verification.watch import watch

@@ -34,7 +34,7 @@ def image(report: GpuReport) -> str:
 def _head() -> str:
     return f"""{HEADING}
 
-The same four tests, where a framework has shaders of its own, and Opweave's graphs run on the same WebGPU device
+The same four tests, where a framework has its own shaders, and Opweave's graphs run on the same WebGPU device
 ([webgpu.md](webgpu.md)). What the convolution writes is a buffer that the shaders read, and the order of the queue is the only
 synchronisation.
 
@@ -42,7 +42,7 @@ synchronisation.
 2. The built-in convolution, but its result is read (`context.read_tensor`) and written again (`context.write_tensor`)
    to where the framework's shaders find it.
 3. The built-in convolution, and the framework's shaders after it on the same buffer (`context.tensor_from(buffer, …)`),
-   with commands of their own on the same queue, without waiting; or as expressions in the same graph, where they
+   with their own commands on the same queue, without waiting; or as expressions in the same graph, where they
    become a part of the convolution's kernel.
 4. All built in: one kernel."""
 

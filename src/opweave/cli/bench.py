@@ -63,7 +63,7 @@ def bench(
     as 1 in them, unless --dynamic, --fix-shapes or an input says otherwise. The sentence below the table compares auto with
     the others; differences below the noise of the rounds are not reported.
 
-    Each engine has a process of its own; they are measured alternately, each while the others are quiet. Ctrl-C shows what
+    Each engine has its own process; they are measured alternately, each while the others are quiet. Ctrl-C shows what
     was measured until then.
     """
     from rich.progress import Progress

@@ -1,4 +1,4 @@
-"""States of engines without a verdict. A module of its own, because most sessions need nothing else."""
+"""States of engines without a verdict. A separate module, because most sessions need nothing else."""
 
 from __future__ import annotations
 

@@ -327,7 +327,7 @@ def deform_conv(
         strides: [vertical, horizontal], each at least 1.
         dilations: [vertical, horizontal], each at least 1.
         groups: number of groups of input and output channels that are convolved separately.
-        offset_groups: number of groups of input channels, each with offsets and a mask of its own.
+        offset_groups: number of groups of input channels, each with its own offsets and mask.
 
     Returns: An operand of the data type of `input` [batches, output channels, output height, output width], sizes as in
         `convolution`. An offset that is NaN or infinite moves a tap out of the image.
@@ -406,7 +406,7 @@ def deform_columns(
         padding: rows and columns of zeros around the input: [top, bottom, left, right].
         strides: [vertical, horizontal], each at least 1.
         dilations: [vertical, horizontal], each at least 1.
-        offset_groups: number of groups of channels, each with offsets and a mask of its own.
+        offset_groups: number of groups of channels, each with its own offsets and mask.
 
     Returns: An operand of the data type of `input` [batches, channels * taps, output height, output width]; channels count by
         channel and then by tap. An offset that is NaN or infinite moves a tap out of the image, where pixels are 0.

@@ -141,7 +141,7 @@ def _reads_of(body: Expr) -> dict[Load, _LoadForm]:
 
 
 def _slice_of(load: Load, axis: int) -> tuple[int, Index | None, int] | None:
-    """Return (start, variable or None, stride) of an axis; None if its position is not a slice of its own."""
+    """Return (start, variable or None, stride) of an axis; None if its position is not a slice by itself."""
     index = load.parts[axis]
     position = linear(index)
     variable, stride = next(iter(position.terms.items()), (None, 1))

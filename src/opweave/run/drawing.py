@@ -35,5 +35,5 @@ class Drawing(str):
         from html import escape  # loads a table of all entities, which most processes do not need
 
         style = f"width:100%;height:{PAGE_HEIGHT}px;border:1px solid #8886;border-radius:8px"
-        # The page is of an origin of its own: its script has no access to the notebook.
+        # The page is of a separate origin: its script has no access to the notebook.
         return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self)}"></iframe>'

@@ -147,7 +147,7 @@ class Replica:
         self._interface = Interface(name, parts.inputs, list(parts.outputs.values()), max_json)
         self._model = BatchedModel(session, self._interface, batch)
         self._statistics, self._replicas = statistics.ServingStatistics(), replicas
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="opweave-serving")  # engines use threads of their own
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="opweave-serving")  # engines use their own threads
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="opweave-reading")  # one large body at a time
         self._join = serve.batch(max_batch_size=batch, batch_wait_timeout_s=wait)(self._run)
 

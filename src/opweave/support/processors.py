@@ -79,7 +79,7 @@ def _quotas(root: str | Path, membership: str | Path) -> Iterator[float]:
         number, names, path = line.split(":", 2)
         if number != "0" and "cpu" not in names.split(","):
             continue
-        # Version 2 has one tree (number 0); in version 1, the controller "cpu" has one of its own.
+        # Version 2 has one tree (number 0); in version 1, the controller "cpu" has its own tree.
         tree = os.path.join(root, "" if number == "0" else "cpu").rstrip("/")
         group = os.path.join(tree, path.strip("/")).rstrip("/")
         # In a container, the path may be that of the host; then the root of the tree is the container's group.

@@ -59,7 +59,7 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Bound]]):
         super().__init__()
 
     def at(self, sizes: Mapping[str, int]) -> GpuKernelRunner[Bound]:
-        """Return the runner for these sizes: the same kernels, with numbers for their parameters, and memory of their own."""
+        """Return the runner for these sizes: the same kernels, with numbers for their parameters, and their own memory."""
         if not self._has_names:
             return self
         version = copy(self)

@@ -35,7 +35,7 @@ class Contents:
     @classmethod
     def map(cls, path: str | Path) -> Contents:
         """Map a file."""
-        import mmap  # here: it is a library of its own, which small models do without
+        import mmap  # here: it loads a library that small models do not need
 
         with _open_regular(path) as file:
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

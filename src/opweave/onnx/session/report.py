@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class _Report:
     is_on = False
-    process = 0  # a child process made by a fork has a report of its own
+    process = 0  # a child process made by a fork has its own report
 
 
 _lines: Counter[str] = Counter()
