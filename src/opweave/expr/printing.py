@@ -51,7 +51,7 @@ def inline(
     """A node on one line, truncated to `MAX_CHARACTERS`; `axes` are the free variables, in order.
 
     With `names` of the arrays, reduction variables are numbered, so that equal expressions print equally. `size_text` returns
-    the text of a size that is known only at a run.
+    the text of a size that is known only in a run.
     """
     free = sorted(root.free, key=lambda v: (v.axis == 0, v.axis, v.serial)) if axes is None else axes
     variables: dict[Expr, str] = {v: letter(k) for k, v in enumerate(free)}

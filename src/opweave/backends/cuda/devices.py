@@ -180,7 +180,7 @@ def infos() -> tuple[CudaInfo, ...]:
 
 
 def number_of(stream: int) -> int:
-    """The number of the device of a stream; for the default stream's handles, of the thread's current device."""
+    """Return the number of a stream's device; for handles of the default stream, the current device of the thread."""
     try:
         if stream > 1:
             return int(call("cuStreamGetDevice", stream))

@@ -67,7 +67,7 @@ class _Scope:
 class _Loop:
     """A loop over the numbers `first`, `first + step`, … below `size`.
 
-    `end` is the text of the size, `unit` the suffix of literals.
+    `end` is the code of the size, `unit` the suffix of literals.
     """
 
     name: str
@@ -130,7 +130,7 @@ class Block:
         return self._scopes[0].lines
 
     def value(self, expr: Expr) -> str:
-        """The text of an expression, valid after the statements added so far, in the type it is computed in."""
+        """Generate an expression in the type in which it is computed; it may use the statements added so far."""
         uses: dict[Expr, int] = {}
         nodes = walk(expr, enter=self._needs)
         for node in nodes:
@@ -308,7 +308,7 @@ class Block:
         return function(node, parts, self.module.dialect)
 
     def _load(self, node: Load, text: str) -> str:
-        """The text of a load: the name of a variable if the element is kept."""
+        """Return the code of a load: the name of a variable if the element is kept, else `text`."""
         depth = self._depth(node)
         scope = self._scopes[depth]
         if depth != 1 or not scope.keeps or not exists(node) or self.module.layout(node.source).lanes > 1:

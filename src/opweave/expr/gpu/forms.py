@@ -118,7 +118,7 @@ def shared_elements(
 ) -> tuple[list[str], list[str]]:
     """Generate statements that compute all elements of an array into workgroup memory, followed by a barrier.
 
-    The reductions of `body` depend on none of `axes`. `place` takes the text of an element's number, and returns the f32
+    The reductions of `body` depend on none of `axes`. `place` takes the code of an element's index, and returns the f32
     variable of the element. Return the statements that read only arrays in `fixed`, which no kernel writes, and the others.
     """
     block = Block(module, {}, team=team, fixed=fixed)

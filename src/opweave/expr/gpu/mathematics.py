@@ -179,7 +179,7 @@ def words(text: str) -> set[str]:
 
 
 def declarations_of(texts: Iterable[str], dialect: DialectLibrary = WGSL) -> list[str]:
-    """The texts of the functions and constants that `texts` use, directly or indirectly, in the order of the library."""
+    """Return the declarations of library functions and constants that `texts` use, in the order of the library."""
     library = declarations(dialect)
     used: set[str] = set()
     pending = [word for text in texts for word in words(text) if word in library]

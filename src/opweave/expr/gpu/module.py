@@ -54,7 +54,7 @@ class GpuModule:
         return layout(buffer.desc.data_type, self.features)
 
     def load(self, source: Input | Stored, flat: str) -> str:
-        """The text of an element, in the type it is computed in; `flat` is the position, as i32 or u32 text."""
+        """Generate the load of an element, in the type in which it is computed; `flat` is the code of its position, i32 or u32."""
         if source not in self.names:
             self.read(source)
         name, data_type, lay = self.names[source], source.desc.data_type, self.layout(source)
@@ -66,7 +66,7 @@ class GpuModule:
         return unpack(name, flat if flat == "flat" else f"u32({flat})", data_type, lay.lanes)
 
     def store(self, target: Buffer, flat: str, value: str) -> str:
-        """A statement that writes an unpacked element, from the type it is computed in."""
+        """Generate the statement that stores an unpacked element, from the type in which it is computed."""
         self.write(target)
         lay = self.layout(target)
         assert lay.lanes == 1, f"{target.desc} has {lay.lanes} elements in a word"
@@ -77,18 +77,18 @@ class GpuModule:
         return f"{self.names[target]}[{flat}] = {value};"
 
     def number(self, value: Dimension) -> str:
-        """The text of an i32: a literal, or the parameter of a size."""
+        """Generate an i32: a literal, or the parameter of a size."""
         if not isinstance(value, Size):
             return str(value)
         # Parameters are numbered in order of use: kernels that differ only in the names of sizes have equal text.
         return self.sizes.setdefault(value, f"sizes.n{len(self.sizes)}")
 
     def unsigned(self, value: Dimension) -> str:
-        """The text of a number that is not negative, as a u32."""
+        """Generate a number that is not negative, as a u32."""
         return f"u32({self.number(value)})" if isinstance(value, Size) else f"{value}u"
 
     def constant(self, value: Any, type: Type, *, opaque: bool = False) -> str:
-        """The text of a number, or of a size. Numbers that have no literal, and `opaque` ones, become private variables, so
+        """Generate a number, or a size. Numbers that have no literal, and `opaque` ones, become private variables, so
         that compilers do not evaluate them.
         """
         if isinstance(value, Size):
@@ -108,7 +108,7 @@ class GpuModule:
         return name if plain else f"bitcast<{computed_type(type)}>({name})"
 
     def entry(self, body: Sequence[str], size: tuple[int, ...]) -> KernelEntry:
-        """The entry point with statements, which may use the built-in values of `dialect.IDS`."""
+        """Return the entry point with these statements, which may use the built-in values of `dialect.IDS`."""
         words = mathematics.words("\n".join(body))
         return KernelEntry(size, tuple(name for name in IDS if name in words), tuple(body))
 
@@ -120,7 +120,7 @@ class GpuModule:
         *,
         starts_early: bool = False,
     ) -> str:
-        """The text of the module; `bindings` are buffers in addition to the declared ones."""
+        """Generate the code of the module; `bindings` are buffers in addition to the declared ones."""
         constants = [Variable(name, type, value) for (type, value), name in self._constants.items()]
         buffers = [*(self._binding(k) for k in range(len(self.bindings))), *bindings]
         lines = [line for part in parts if not isinstance(part, Variable) for line in part.lines]

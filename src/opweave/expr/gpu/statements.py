@@ -1,4 +1,4 @@
-"""Statements of programs of workgroups (`workgroups`)."""
+"""Statements of kernels that are written workgroup by workgroup (`workgroups`)."""
 
 from __future__ import annotations
 

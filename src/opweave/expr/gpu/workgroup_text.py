@@ -1,4 +1,4 @@
-"""The text of programs of workgroups (`workgroups`)."""
+"""Generate the code of kernels that are written workgroup by workgroup (`workgroups`)."""
 
 from __future__ import annotations
 

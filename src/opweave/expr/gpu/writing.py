@@ -26,14 +26,14 @@ def pattern_of(text: str, data_type: DataType) -> str:
 
 
 def convert(body: Expr, data_type: DataType, text: str) -> str:
-    """Convert the text of an element to the type in which `data_type` is computed."""
+    """Generate the conversion of the element `text` to the type in which `data_type` is computed."""
     if body.type == "bool":
         return call_of("select", ("0u", "1u", text))
     return wrap(text, data_type) if body.type == "index" else text
 
 
 Unsigned: TypeAlias = Callable[[Dimension], str]
-"""Returns the text of a number that is not negative, as a u32."""
+"""Generates a number that is not negative, as a u32."""
 
 
 def guard_lines(
@@ -56,7 +56,7 @@ def width_of(count: int, features: Features) -> int:
 def workgroup_number(
     groups: int, limit: int = MAX_WORKGROUPS, unsigned: Unsigned = "{}u".format
 ) -> tuple[str, tuple[int, int, int]]:
-    """The number of a workgroup out of `groups`, as u32 text, and the dispatch size, which may have a few more.
+    """Return code for the index of a workgroup, a u32, and the dispatch size: `groups` workgroups, or a few more.
 
     There are less than 2**31 groups: two dimensions suffice.
     """
@@ -69,13 +69,13 @@ def workgroup_number(
 def invocations(
     count: int, width: int, features: Features, unsigned: Unsigned = "{}u".format
 ) -> tuple[str, tuple[int, int, int]]:
-    """The number of an invocation out of `count` in workgroups of `width`, as u32 text, and the dispatch size."""
+    """Return code for the index of an invocation, a u32, and the dispatch size for `count` of them, `width` a workgroup."""
     number, groups = workgroup_number(-(-count // width), features.max_workgroups, unsigned)
     return "global.x" if number == "group.x" else f"{number} * {width}u + lane", groups
 
 
 def sources_of(bodies: Sequence[Expr]) -> list[Source]:
-    """The arrays that expressions load from."""
+    """Return the arrays from which expressions load."""
     return list(dict.fromkeys(node.source for node in walk(*bodies) if isinstance(node, Load)))
 
 

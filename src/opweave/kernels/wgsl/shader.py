@@ -172,7 +172,7 @@ def extents_of(function: str, count: int, invocations: int | Sequence[int] | Non
 
 
 def indices_of(flat: str, extents: Sequence[int]) -> list[str]:
-    """The texts of the positions along axes of these extents, from the text of a flat number, a u32."""
+    """Generate the positions along axes of these extents from a flat index; all are u32 code."""
     strides = [prod(extents[axis + 1 :]) for axis in range(len(extents))]
     quotients = [flat if stride == 1 else f"{flat} / {stride}u" for stride in strides]
     return [

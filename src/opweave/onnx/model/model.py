@@ -175,7 +175,7 @@ class Model:
         return self.operations.get(key_of(node)) if self.operations else None
 
     def stream_of(self, output: str, seed: int | None) -> int:
-        """The number of the stream of random keys of a node with this output, the same for all shapes of a session."""
+        """Return the number of the stream of random keys for the node with this output. All shapes of a session share it."""
         from ...composites.random import new_stream
 
         with self._lock:
