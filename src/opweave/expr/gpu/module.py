@@ -54,7 +54,7 @@ class GpuModule:
         return layout(buffer.desc.data_type, self.features)
 
     def load(self, source: Input | Stored, flat: str) -> str:
-        """Generate the load of an element, in the type in which it is computed; `flat` is the code of its position, i32 or u32."""
+        """Generate the load of an element in the type in which it is computed; `flat` is code of its position, i32 or u32."""
         if source not in self.names:
             self.read(source)
         name, data_type, lay = self.names[source], source.desc.data_type, self.layout(source)
