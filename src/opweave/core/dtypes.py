@@ -37,7 +37,7 @@ class TypeInfo:
     Attributes:
         name: the name of its NumPy data type.
         kind: float, signed or unsigned integer.
-        bits: width of a value, less than 8 for int4 and uint4 say.
+        bits: width of a value, such as 4 for int4.
         onnx: its `onnx.TensorProto.DataType`.
         largest: of floats of at most 8 bits, the largest finite value.
     """
