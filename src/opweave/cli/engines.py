@@ -31,8 +31,8 @@ AUTO = "auto"
 """The session of a program that passes nothing but the model. Other engines compile the model, whatever its shapes."""
 
 NOISE = 1.03
-"""Ratios up to this are no difference, as for `tune`. A difference must also exceed the distance of the quartiles: then, at most
-1.6% of pairs of equal engines are reported as different, if rounds vary by 2 to 40% (simulated, normal logarithms)."""
+"""Ratios up to this are no difference, as for `tune`. A difference must also exceed the distance of the quartiles: then, at
+most 1.6% of pairs of equal engines are reported as different, if rounds vary by 2 to 40% (simulated, normal logarithms)."""
 
 ROUNDS = 7
 """Number of turns of each engine."""

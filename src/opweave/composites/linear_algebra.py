@@ -148,7 +148,9 @@ def _(input: Traced) -> Traced:
     batch, size = input.shape[:-2], int(input.shape[-1])
     matrix = _begin(input, batch, size)
     for _ in range(size):
-        matrix = store(compute((*batch, size, size + 1), _eliminate_and_invert(matrix, _pivots(matrix, batch, size), size)))
+        matrix = store(
+            compute((*batch, size, size + 1), _eliminate_and_invert(matrix, _pivots(matrix, batch, size), size))
+        )
 
     def row_of(*p: Traced) -> Traced:
         *b, step = p

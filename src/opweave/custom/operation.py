@@ -89,8 +89,8 @@ class CustomOp(Op[..., Any], Generic[Declared]):
     ) -> None:
         """Declare an operation by its shape rule, and by the user's function `source`, whose parameters are the operation's.
 
-        The first `skip` parameters of `source` are not parameters of the operation. With `annotated`, the parameters annotated as
-        operands are operands; otherwise, the positional ones are.
+        The first `skip` parameters of `source` are not parameters of the operation. With `annotated`, the parameters annotated
+        as operands are operands; otherwise, the positional ones are.
         """
         self._annotated = annotated
         self.examples: list[dict[str, Any]] = []

@@ -248,7 +248,9 @@ class Owners:
         order = {kernel: rank for rank, kernel in enumerate(self._nodes)}
         for node in nodes:
             producers = (self._producers.get(name) for name in node.inputs)
-            kernels = [homes[producer.name] for producer in producers if producer is not None and producer.name in homes]
+            kernels = [
+                homes[producer.name] for producer in producers if producer is not None and producer.name in homes
+            ]
             last = max(kernels, key=order.__getitem__, default="")
             if node.name not in homes and last.endswith(BLOCKED):
                 homes[node.name] = last

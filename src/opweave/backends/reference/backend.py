@@ -111,7 +111,9 @@ def _compute_formula(node: Node, inputs: Mapping[str, Any]) -> tuple[Array, ...]
 
     def array_of(operand: Any, array: Array) -> Array:
         return (
-            array if array.dtype == np.float64 else array.astype(numpy_type(_desc_for_formula(operand).data_type), copy=False)
+            array
+            if array.dtype == np.float64
+            else array.astype(numpy_type(_desc_for_formula(operand).data_type), copy=False)
         )
 
     program = _formula_of(node)

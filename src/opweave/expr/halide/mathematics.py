@@ -308,7 +308,9 @@ def fmod(a: HalideExpr, b: HalideExpr) -> HalideExpr:
     # The unit of the last place of the divisor, 2 ** (low - 150), as a product of two normal numbers.
     half = low >> hl.u32(1)
     value = (
-        hl.cast(_F32, hl.cast(_I32, remainder)) * _power_of_two(half - hl.u32(75)) * _power_of_two(low - half - hl.u32(75))
+        hl.cast(_F32, hl.cast(_I32, remainder))
+        * _power_of_two(half - hl.u32(75))
+        * _power_of_two(low - half - hl.u32(75))
     )
     value = hl.select(size < divisor, a, with_sign(value, a))
     is_known = (size < hl.u32(0x7F800000)) & (divisor < hl.u32(0x7F800001)) & (divisor > hl.u32(0))

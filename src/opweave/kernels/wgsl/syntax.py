@@ -95,13 +95,13 @@ def _open_bracket(source: str, plain: str) -> Fault | None:
             return None
     if not opened:
         return None
-    start, message = opened[-1], ""
+    start, reason = opened[-1], ""
     inside = next((pair for pair in misaligned if pair[0] > start), None)
     if inside is not None and plain[start] == "{":
         start, end, other = inside
-        message = f" (by its indentation, the }} in line {line_at(source, end)} closes the {{ in line {line_at(source, other)})"
+        reason = f" (by its indentation, the }} in line {line_at(source, end)} closes the {{ in line {line_at(source, other)})"
     opener = plain[start]
-    return Fault(start, 1, f"the {opener} is never closed{message}", f"no {_CLOSERS[opener]} closes it")
+    return Fault(start, 1, f"the {opener} is never closed{reason}", f"no {_CLOSERS[opener]} closes it")
 
 
 def _is_aligned(source: str, closer: int, opener: int) -> bool:

@@ -69,8 +69,8 @@ class TracedNode:
 class Trace:
     """The result of tracing a graph.
 
-    `values` and `producer` (the step that computes a value) are by name. `deciding` are small inputs of the model (shapes, axes,
-    conditions) whose values would avoid fallback if they were known.
+    `values` and `producer` (the step that computes a value) are by name. `deciding` are small inputs of the model (shapes,
+    axes, conditions) whose values would avoid fallback if they were known.
     """
 
     steps: list[TracedNode] = field(default_factory=list)

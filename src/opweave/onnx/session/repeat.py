@@ -50,8 +50,8 @@ class RepeatedCall:
 
     A repetition must have the same values of the `deciding` inputs, which determine shapes. `declared` has the inputs and the
     outputs of the model by name, if shapes may differ. `accepts` returns whether the engine's program for these shapes also
-    runs other shapes, given in the order of `names`; targets take the full path then. `used` is the number of the last call that
-    used this one, counted by `Repeats`.
+    runs other shapes, given in the order of `names`; targets take the full path then. `used` is the number of the last call
+    that used this one, counted by `Repeats`.
 
     Attributes:
         accepted: with `accepts`, the shapes of calls, the last used ones last.

@@ -81,7 +81,9 @@ def _(a: Traced, b: Traced, a_zero_point: Traced | None, b_zero_point: Traced | 
         of_a = None if zb is None else _total(a, -1, stages, "sums of a")
         shape = (*problem.layout.shape[:-2], a.shape[-2], b.shape[-1])
         result = stages.array("int32", shape)
-        return [stages.add(Products(problem, lambda total: _subtract_zero_points(total, za, zb, of_a, of_b, inner)), result)]
+        return [
+            stages.add(Products(problem, lambda total: _subtract_zero_points(total, za, zb, of_a, of_b, inner)), result)
+        ]
 
     return Staged(plan)
 

@@ -105,7 +105,7 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], lis
 
 
 def _groups_with_names(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Compute `_groups` of sizes with names. Counts are equal if they are so for all sizes; the last group has what remains."""
+    """Compute `_groups` of sizes with names. Counts are equal if equal for all sizes; the last group has what remains."""
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):

@@ -136,7 +136,9 @@ def _keep_apart(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> 
                 for own, other in zip((scales, zeros), others, strict=True)
             ):
                 return ctx.insert_barrier(input)
-        elif ctx.precision != "ieee" and (dequantised := [d for name in node.inputs if (d := dequantiser_of(ctx, name))]):
+        elif ctx.precision != "ieee" and (
+            dequantised := [d for name in node.inputs if (d := dequantiser_of(ctx, name))]
+        ):
             takes_scales = is_single and (node.op_type in _PRODUCTS or all(has_one_scale(ctx, d) for d in dequantised))
             if node.op_type in rounded or not takes_scales:
                 return ctx.insert_barrier(input)

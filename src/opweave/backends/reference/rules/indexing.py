@@ -54,7 +54,7 @@ _COMBINE = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maxi
 
 @reference.lower(scatter_reduce)
 def _(input: Array, indices: Array, updates: Array, axis: int, reduction: str) -> Array:
-    # All devices apply updates in order, and round each sum to float32. The definition does the same, instead of using float64.
+    # All devices apply updates in order, and round each sum to float32. So does the definition, instead of using float64.
     wide = np.dtype("float32") if input.dtype.kind == "f" else input.dtype
     output = input.astype(wide)
     coordinates = list(np.ogrid[tuple(slice(size) for size in updates.shape)])
