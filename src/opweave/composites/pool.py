@@ -243,8 +243,8 @@ def max_pool_with_indices(
 
     Returns: The maxima, in the data type of `input`, and their positions, both of the shape of `max_pool`. A position is
         the index of an element in the flat `input`, counted in `order`; of several equal maxima, the first one counts. A
-        window without elements has the lowest value of the data type, and the position -1. The results of windows with NaN are not
-        specified.
+        window without elements has the lowest value of the data type, and the position -1. The results of windows with NaN are
+        not specified.
     Raises: options out of range, or a window larger than the padded input.
 
     ONNX's MaxPool with two outputs, PyTorch's `max_pool2d_with_indices`.
