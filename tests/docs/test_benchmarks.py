@@ -192,7 +192,7 @@ def test_engines_are_measured_in_a_row_and_rested(monkeypatch: pytest.MonkeyPatc
         return {name: [1.0] for name in runs}
 
     monkeypatch.setattr(engines, "alternate", alternate)
-    in_row, rested = engines._alternated({"opweave": lambda: None})
+    in_row, rested = engines._alternate({"opweave": lambda: None})
     assert in_row == rested == {"opweave": [1.0]}
     assert [each.get("rest", 0) for each in options] == [0, 0.1]
     within, beyond = Ratio(engines.TUNED, 2, 3), Ratio(engines.TUNED + 0.01, 2, 3)
