@@ -10,6 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+import row_sample
 from _pytest.doctest import DoctestModule
 from row_sample import PARTS, PLACES, Row, divide, part_number, places_to_run
 
@@ -71,6 +72,7 @@ class FilesWithDoctests:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FilesWithDoctests())  # not only for files beside this one
+    row_sample.runs_sample_alone = config.option.part is None and not runs_all(config)
     for marker in (
         "covers(*values): values that a row stands for when rows are sampled, else the parts of its id",
         "default_choice: sessions choose as users' do what runs static models",
@@ -83,6 +85,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> str | None:
     part = config.option.part
     return None if part is None else f"part {part} of 0 to {PARTS - 1}"
+
+
+def runs_all(config: pytest.Config) -> bool:
+    """Whether all collected tests run: with `--all`, or if tests are asked for by name."""
+    return bool(config.option.all or config.option.keyword or any("::" in argument for argument in config.args))
 
 
 def row_of(item: pytest.Item) -> Row:
@@ -100,10 +107,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     First, since what orders them takes seconds for those that are not chosen.
     """
     places = config.stash[PLACES] = divide(map(row_of, items))
-    option = config.option
-    if option.all or option.keyword or any("::" in argument for argument in config.args):
+    if runs_all(config):
         return
-    run = places_to_run(option.part, option.sample)
+    run = places_to_run(config.option.part, config.option.sample)
     config.hook.pytest_deselected(items=[item for item in items if places[item.nodeid] not in run])
     items[:] = [item for item in items if places[item.nodeid] in run]
 

@@ -21,6 +21,9 @@ FEW = 4
 LIMIT = 4
 """A test keeps at most so many rows, of those without the marker `covers`."""
 
+runs_sample_alone = False
+"""Whether this run of pytest takes the sample and nothing else, as `make test` does. `conftest.py` sets it."""
+
 
 PLACES = pytest.StashKey[dict[str, str]]()
 """The places of all tests that pytest has collected: see `divide`."""
@@ -44,6 +47,11 @@ def typed(subject: str, types: Sequence[str], family: str = "") -> pytest.MarkDe
     """
     kind = "floats" if any(t.startswith("float") for t in types) else "integers"
     return pytest.mark.covers(f"{subject} of {kind}", *(f"{family} {number}: {t}" for number, t in enumerate(types)))
+
+
+def examples(count: int, in_sample: int) -> int:
+    """The number of examples that a property test draws: `count`, but `in_sample` if only the sample runs."""
+    return in_sample if runs_sample_alone else count
 
 
 def digest(name: str) -> int:

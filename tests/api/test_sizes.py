@@ -317,9 +317,8 @@ def test_explain_lists_combinations(context: ow.MLContext) -> None:
     assert "\nready for … (12 combinations); n = 12; " in graph.explain()
 
 
-def test_tune_and_diff_take_the_sizes_of_inputs_or_of_the_last_run() -> None:
-    context = ow.ml.create_context(device="cpu", drafts=True)
-    graph = doubling(context)
+def test_tune_and_diff_need_sizes() -> None:
+    graph = doubling(ow.ml.create_context(device="cpu", drafts=True))
     for use in (graph.tune, lambda: ow.diff(graph)):
         with pytest.raises(
             ow.ValidationError, match="the sizes of n are known when the graph runs; run it first, or pass inputs"
@@ -327,9 +326,20 @@ def test_tune_and_diff_take_the_sizes_of_inputs_or_of_the_last_run() -> None:
             use()
     with pytest.raises(ow.ValidationError, match=r"tune: input 'x' must be float32\[n, 4\], got the shape \[3, 5\]"):
         graph.tune({"x": np.zeros((3, 5), "float32")})
+
+
+@pytest.mark.long
+def test_tune_takes_the_sizes_of_inputs_or_of_the_last_run() -> None:
+    graph = doubling(ow.ml.create_context(device="cpu", drafts=True))
     assert ", n = 3" in str(graph.tune({"x": rows(3)}, seconds=0))
     assert "what runs where for n = 3:" in graph.explain()
     assert ", n = 3" in str(graph.tune(seconds=0))
+
+
+def test_diff_takes_the_sizes_of_inputs_or_of_the_last_run() -> None:
+    context = ow.ml.create_context(device="cpu", drafts=True)
+    graph = doubling(context)
+    context.compute(graph, {"x": rows(3)})
     difference = ow.diff(graph, inputs={"x": rows(7)})
     assert difference.title == "graph, n = 7"
     assert [row.title for row in difference.rows] == ["mul", "concat 'joined'"]

@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from hypothesis import given, settings, strategies as st
+from row_sample import examples
 from samples import Call, Make
 from support import witness
 from support.agreement import outputs_of, record
@@ -94,7 +95,7 @@ def is_compiled(op: CustomOp[Any], how: str) -> bool:
 
 @pytest.mark.parametrize(("op", "data_type", "how"), rows())
 def test_composites_equal_their_witness(op: CustomOp[Any], data_type: str, how: str) -> None:
-    @settings(max_examples=4 if is_compiled(op, how) else 6)
+    @settings(max_examples=examples(4, in_sample=2) if is_compiled(op, how) else examples(6, in_sample=3))
     @given(st.data())
     def check_one(data: st.DataObject) -> None:
         call, wanted = CASES[op].make(Make(data.draw, {"x": data_type}))

@@ -99,6 +99,7 @@ def test_frames_are_enlarged_in_the_shaders_own_buffers(tmp_path: Path) -> None:
     np.testing.assert_array_equal(right, large[:30, middle + 4 :])
 
 
+@pytest.mark.long
 def test_sentence_vectors_are_those_of_the_definition() -> None:
     example = loaded("sentence_embeddings")
     folder = example.package()

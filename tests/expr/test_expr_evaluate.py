@@ -14,6 +14,7 @@ import pytest
 from expr_plain import Space
 from expr_programs import INTEGERS, Case, index_form, pointwise, programs
 from hypothesis import given, settings
+from row_sample import examples
 from scipy import special
 
 import opweave.expr as ex
@@ -90,7 +91,7 @@ def test_blocks_of_single_elements_change_nothing(case: Case) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100, in_sample=30))
 @given(programs())
 def test_arrays_need_not_be_contiguous(case: Case) -> None:
     program, wanted = case.program(), evaluated(case)

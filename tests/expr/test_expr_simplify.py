@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from expr_programs import Case, index_form, programs
 from hypothesis import given, settings, strategies as st
+from row_sample import examples
 
 import opweave.expr as ex
 from opweave.backends.webgpu import webgpu
@@ -40,7 +41,7 @@ def test_index_forms_mean_the_same(case: Case) -> None:
     assert_means_the_same(case)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100, in_sample=30))
 @given(programs())
 def test_programs_mean_the_same(case: Case) -> None:
     assert_means_the_same(case)

@@ -406,6 +406,7 @@ def test_sizes_beyond_int32_are_refused() -> None:
         kernel.at({"n": 2**16, "m": 2**16})
 
 
+@pytest.mark.long
 def test_cached_code_runs_without_halide() -> None:
     pytest.importorskip("halide", reason="needs the extra halide")
     code = """

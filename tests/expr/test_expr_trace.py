@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from expr_programs import Case, programs
 from hypothesis import given, settings
+from row_sample import examples
 
 import opweave.expr as ex
 from opweave.core.graph import Desc
@@ -304,7 +305,7 @@ def test_formula_text() -> None:
     ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60, in_sample=20))
 @given(programs())
 def test_formula_text_is_deterministic(case: Case) -> None:
     assert str(case.program()) == str(case.program())

@@ -216,10 +216,10 @@ def _half(data_type: str) -> Any:
 # Models from packages ------------------------------------------------------------------------------------------------
 
 PACKAGED = {
-    "DNSMOS P.808": ("conv2d_8", "mos_estimator_small_1/dense_3/MatMul_add"),
     "DTLN 1": ("dense_2", "Sigmoid"),
+    "DNSMOS P.808": ("conv2d_8", "mos_estimator_small_1/dense_3/MatMul_add"),
 }
-"""Models by what the catalogue calls them: a layer with weights, and another operation, by label."""
+"""Models by what the catalogue calls them: a layer with weights, and another operation, by label. The sample has the first."""
 
 
 @pytest.fixture(params=PACKAGED)
@@ -244,6 +244,7 @@ def weights_of(graph: ow.MLGraph, label: str) -> tuple[str, Any]:
     return f"{node.op.name} '{label}'", operand
 
 
+@pytest.mark.long(rows=1)
 def test_diff_packaged_model_changed_weight(packaged: Any) -> None:
     name, path, feed = packaged
     graph = loaded(path, feed)
@@ -260,6 +261,7 @@ def test_diff_packaged_model_changed_weight(packaged: Any) -> None:
     assert f"differs in 1 of {weights.value.size:,} elements" in found.found[0].changes[0]
 
 
+@pytest.mark.long(rows=1)
 def test_diff_packaged_model_different_rounding(packaged: Any) -> None:
     name, path, feed = packaged
     label = PACKAGED[name][1]

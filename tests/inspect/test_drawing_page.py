@@ -21,6 +21,7 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings, strategies as st
+from row_sample import examples
 from support.onnx import model
 
 import opweave as ow
@@ -186,7 +187,7 @@ def pictures(draw: st.DrawFn) -> Picture:
     return Picture(boxes, edges, [DrawnLane()] * 3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40, in_sample=10))
 @given(pictures())
 def test_outline_has_no_cycles(picture: Picture) -> None:
     root = outline(picture)
@@ -365,6 +366,7 @@ def test_info_draws_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert [box["title"] for box in contents(target.read_text(encoding="utf-8"))["boxes"]] == ["x", "Relu", "y"]
 
 
+@pytest.mark.long
 def test_page_is_the_same_in_every_process() -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); from hashlib import sha256; from test_drawing_page import encoder\n"

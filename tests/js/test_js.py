@@ -148,6 +148,7 @@ def test_composites_are_decomposed(modules: Modules) -> None:
         assert_same(got, expected(graph, feed), name)
 
 
+@pytest.mark.long
 def test_formulas_of_positions_and_bits_are_written(modules: Modules) -> None:
     random = np.random.default_rng(7)
     image = random.standard_normal((2, 4, 5, 6)).astype("float32")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from row_sample import examples
 from support.threads import together
 
 import opweave as ow
@@ -401,7 +402,7 @@ class Machine:
 def test_random_programs_equal_immediate_dispatch(at_first: bool) -> None:
     both = [graphs_of(ow.ml.create_context(accelerated=False, deferred=is_deferred)) for is_deferred in (False, True)]
 
-    @settings(max_examples=50 if at_first else 150)
+    @settings(max_examples=examples(50, in_sample=15) if at_first else examples(150, in_sample=40))
     @given(st.lists(steps, min_size=5, max_size=40))
     def check(program: list[tuple[Any, ...]]) -> None:
         seen = []

@@ -53,7 +53,8 @@ def test_random_weights(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * np.abs(theirs).max())
 
 
-@pytest.mark.parametrize("name", ["densenet121", "shufflenet"])
+@pytest.mark.long(rows=1)
+@pytest.mark.parametrize("name", ["shufflenet", "densenet121"])
 def test_generated_weights(name: str) -> None:
     session = InferenceSession(light(name), fallback="error")
     (input,) = session.get_inputs()

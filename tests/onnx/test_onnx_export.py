@@ -12,6 +12,7 @@ import onnx.reference
 import onnxruntime
 import pytest
 from hypothesis import given, settings, strategies as st
+from row_sample import examples
 from samples import SAMPLES, Make, type_choices
 from support.agreement import record
 
@@ -76,7 +77,7 @@ def test_save_keeps_names_and_values(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-few = settings(max_examples=4)
+few = settings(max_examples=examples(4, in_sample=2))
 
 EVERYTHING: dict[str, Op[..., Any]] = Operations.listing() | {
     name: op for name, op in vars(composites).items() if isinstance(op, Op) and op in SAMPLES

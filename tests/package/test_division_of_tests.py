@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import row_sample
 from row_sample import LIMIT, PARTS, PLACES, Row, covering, divide, places_to_run, sample
 
 TESTS = Path(__file__).parents[1]
@@ -54,6 +55,20 @@ def test_samples_have_a_limit_that_named_values_lift() -> None:
     assert len(sample([Row(f"test[{n}]", covers=()) for n in range(50)])) == 1
     assert len(sample([Row("test[a-b]"), *(Row(f"test[{n}]", covers=()) for n in range(50))])) == 1
     assert len(sample([Row(f"test[x-{n}-x]") for n in "aabb"])) == 4
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_property_tests_draw_fewer_examples_in_the_sample(is_alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_sample, "runs_sample_alone", is_alone)
+    assert row_sample.examples(10, in_sample=4) == (4 if is_alone else 10)
+
+
+def test_fewer_examples_are_drawn_in_runs_of_the_sample_alone(pytestconfig: pytest.Config) -> None:
+    option = pytestconfig.option
+    takes_more = bool(
+        option.all or option.keyword or option.part is not None or any("::" in name for name in pytestconfig.args)
+    )
+    assert row_sample.runs_sample_alone is not takes_more
 
 
 def test_divide_keeps_places_of_other_tests() -> None:

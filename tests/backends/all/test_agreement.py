@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
-from row_sample import typed
+from row_sample import examples, typed
 from samples import SAMPLES, Make, type_choices
 from support.agreement import REFERENCE, assert_agree, outputs_of, record, run, run_decomposed
 from support.cuda_driver import HARDWARE, cuda_context
@@ -27,7 +27,7 @@ ORT = ow.ml.create_context(device="cpu")
 OPS = Operations.listing()
 
 # Cases are few an op and data type, because there are many of both; the seeds are fixed so that a run can be repeated.
-few = settings(max_examples=10)
+few = settings(max_examples=examples(10, in_sample=4))
 
 
 def row_of(op: Op[..., Any], types: dict[str, str], by_types: bool = True) -> Any:
@@ -97,7 +97,7 @@ def test_webgpu_agrees_with_reference(op: Op[..., Any], types: dict[str, str]) -
     """On an adapter of software, where every shader takes its time to compile."""
     context, sample = gpu_context(), SAMPLES[op]
 
-    @settings(few, max_examples=4)
+    @settings(few, max_examples=examples(4, in_sample=2))
     @given(st.data())
     def check(data: st.DataObject) -> None:
         call = sample.make(Make(data.draw, types))

@@ -557,7 +557,11 @@ def test_tools_on_graphs_of_nothing() -> None:
     assert all("within" in line for line in str(ow.diff(graph)).splitlines()[-1:])
     assert "no elements" in str(graph.profile())
     assert "<svg" in str(graph.draw())
-    assert "a graph of" in str(graph.tune())
+
+
+@pytest.mark.long
+def test_tune_a_graph_of_nothing() -> None:
+    assert "a graph of" in str(build_graph(CONTEXTS["cpu"], mixed, FEEDS).tune())
 
 
 @pytest.mark.parametrize("device", [*CONTEXTS, "gpu-software"])

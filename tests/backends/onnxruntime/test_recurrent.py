@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from row_sample import examples
 from samples import (
     SAMPLES,
     Make,
@@ -36,7 +37,7 @@ def compute_recurrent(
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize("op", [gru, gru_cell, lstm, lstm_cell], ids=lambda op: op.name)
 def test_constant_weights_agree_with_reference(op: Op[..., Any], data_type: str) -> None:
-    @settings(max_examples=25)
+    @settings(max_examples=examples(25, in_sample=8))
     @given(st.data())
     def check(data: st.DataObject) -> None:
         call = SAMPLES[op].make(Make(data.draw, dict.fromkeys(op.operands, data_type)))
