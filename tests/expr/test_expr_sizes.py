@@ -193,6 +193,7 @@ def test_kernel_at_sizes_agrees_with_static_one(name: str, engine: kernels.Engin
                 np.testing.assert_array_equal(r, e, err_msg=str(sizes))
 
 
+@pytest.mark.long(rows=2)
 @pytest.mark.parametrize("seed", range(24))
 def test_random_programs_with_sizes_agree_with_numpy(seed: int) -> None:
     pytest.importorskip("halide", reason="needs the extra halide")

@@ -198,6 +198,7 @@ for options in {"device": "cuda"}, {"precision": "tf32"}:
 """
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(
     ("bindings", "nvrtc", "said"),
     [
@@ -313,6 +314,7 @@ except ow.MissingExtraError as error:
 """
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.skipif(find_spec("halide") is None, reason="the extra halide is not installed")
 @pytest.mark.parametrize(
     ("package", "text"), [("halide", "raise RuntimeError('no')"), ("llvmlite", "import no_such_package")]

@@ -64,6 +64,7 @@ smooth_step.kernel(
 )
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 def test_custom_element_formula(context: ow.MLContext, data_type: Any) -> None:
     x = np.linspace(-1, 3, 700).astype(data_type).reshape(7, 100)
@@ -72,7 +73,7 @@ def test_custom_element_formula(context: ow.MLContext, data_type: Any) -> None:
     np.testing.assert_allclose(found, (t * t * (3 - 2 * t)).astype(data_type), 1e-3 if data_type == "float16" else 1e-6)
 
 
-@pytest.mark.long(rows=2)
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
 def test_integers(context: ow.MLContext, data_type: Any) -> None:
     @ow.op

@@ -118,7 +118,7 @@ def special(data_type: str) -> np.ndarray:
     return np.array([v for v in wanted if low <= v <= high], dtype)
 
 
-@pytest.mark.long(rows=2)
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("data_type", ANY)
 def test_functions_at_special_values(data_type: DataType) -> None:
     values = special(data_type)
@@ -142,7 +142,7 @@ def test_integers_wrap_around(data_type: DataType) -> None:
     agree(lambda x: (x + 1 > x, x * x, -x, abs(x), x - (x + x), ex.reduce_sum(x), ex.reduce_product(x)), values)
 
 
-@pytest.mark.long(rows=2)
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [
@@ -167,7 +167,7 @@ def test_reductions(shape: tuple[int, ...], axes: tuple[int, ...], data_type: Da
     )
 
 
-@pytest.mark.long(rows=2)
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("length", [40, 256, 1000, 2048, 9000])
 @pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "int64", "uint64", "uint8"])
 def test_workgroups_reduce_rows_with_one_barrier_each(length: int, data_type: DataType) -> None:
@@ -323,6 +323,7 @@ def test_lanes_of_a_warp_exchange_registers() -> None:
         np.testing.assert_array_equal(memory.array.view(np.uint32), np.where((number >= 32) | (not branch), wanted, 0))
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize(
     "statement",
     [

@@ -610,6 +610,7 @@ print("computed")
 """
 
 
+@pytest.mark.long
 def test_matmul_of_transposed_casts_in_models() -> None:
     done = subprocess.run([sys.executable, "-c", TURNED_MODEL], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "computed\n"), done.stderr[-2000:]

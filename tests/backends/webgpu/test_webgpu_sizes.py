@@ -127,6 +127,7 @@ def test_long_sums(context: ow.MLContext) -> None:
     check(context, lambda b, x, n, m: b.reduce_sum(x(3, n).abs(), axes=[1]), "int32", 0, [{"n": 3}, {"n": 3_000_000}])
 
 
+@pytest.mark.long
 def test_many_workgroups(context: ow.MLContext) -> None:
     """More workgroups than one dimension of a dispatch has."""
     check(context, lambda b, x, n, m: b.softmax(x(n, 2), 1), "float32", 1e-6, [{"n": 3}, {"n": 70_000}])
