@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -128,6 +129,10 @@ _shared: dict[Hashable, _Shared] = {}
 """Computed arrays that graphs hold. Graphs of one model, such as those for several shapes, have the same ones."""
 
 
+def _forget(key: Hashable, _: object) -> None:
+    _shared.pop(key, None)
+
+
 class _Values:
     """The values of operands that are computed from constants.
 
@@ -156,7 +161,7 @@ class _Values:
             arrays = list(self._evaluate(node, {operand: self.of(operand) for operand in node.operands}))
             sources = tuple(weakref.ref(source) for source in self._sources(node))
             for key, array in zip(keys, arrays, strict=True):
-                _shared[key] = _Shared(weakref.ref(array, lambda _, key=key: _shared.pop(key, None)), sources)
+                _shared[key] = _Shared(weakref.ref(array, partial(_forget, key)), sources)
         self._arrays.update(zip(node.outputs, arrays, strict=True))
 
     def _key(self, operand: Operand) -> Hashable:

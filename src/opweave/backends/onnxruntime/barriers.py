@@ -36,7 +36,7 @@ def keep_resized_axes(ctx: Emitter, value: Value) -> None:
     seen = set(pending)
     while pending:
         name, resized = pending.pop()
-        node = ctx.maker(name)
+        node = ctx.producer(name)
         if node is None or node.op_type in PRODUCTS or node.op_type in RESHAPES:
             continue
         permutation = ctx.permutations.get(name, ())
