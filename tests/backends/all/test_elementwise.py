@@ -137,6 +137,17 @@ def test_pow_of_one_half_is_no_sqrt(device: str) -> None:
         np.testing.assert_array_equal(compute_operation(device, "pow", x, half), float32([INF, 2.0, NAN, INF]))
 
 
+@devices
+@pytest.mark.parametrize("power", [2.0, 3.0, 4.0])
+def test_powers_of_floats_by_small_integers(device: str, power: float) -> None:
+    x = float32([-INF, -1e30, -1.5, -1.0, -0.0, 0.0, 1e-30, 0.3, 1.7, 1e13, INF, NAN])
+    with np.errstate(over="ignore", under="ignore"):
+        want = (x.astype(np.float64) ** power).astype(np.float32)
+    got = compute_operation(device, "pow", x, float32(power))
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    np.testing.assert_array_equal(np.signbit(got[:-1]), np.signbit(want[:-1]))
+
+
 @pytest.mark.long
 @devices
 @pytest.mark.parametrize("data_type", INTEGERS)

@@ -14,7 +14,7 @@ from ...core.sizes import Size
 from ..ir import FUNCTIONS, Call, Const, Type, storage
 from ..ranges import bounds
 from .dialect import Dialect
-from .mathematics import DECLARATIONS
+from .mathematics import DECLARATIONS, POWERS
 from .types import computed_type, literal
 
 _WRAPPED = frozenset({"add", "sub", "mul", "div", "pow", "neg", "abs", "floor_div", "shift_left"})
@@ -104,6 +104,10 @@ def _call(name: str, type: Type, arguments: Sequence[str], dialect: Dialect) -> 
         return _call("sub", type, (literal(0, type, dialect), arguments[0]), dialect)
     if name in _ARITHMETIC and type in ("int32", "int64") and not dialect.wraps:
         return call_of(f"wrapped_{name}", arguments)
+    if name == "pow" and type in FLOATS:
+        products = {literal(exponent, type, dialect): product for exponent, product in POWERS.items()}
+        if arguments[1] in products:
+            name, arguments = products[arguments[1]], arguments[:1]
     library = f"{name}_{computed_type(type)}"
     if library in DECLARATIONS and not (library == "div_f32" and _is_usual(arguments[1])):
         return call_of(library, arguments)

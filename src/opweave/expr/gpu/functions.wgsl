@@ -313,6 +313,15 @@ fn binary_power(high: f32, low: f32) -> f32 {
     return (value * power_of_two(half)) * power_of_two(exponent - half);
 }
 
+fn square_f32(x: f32) -> f32 {
+    return x * x;
+}
+
+// Within 2 ULP.
+fn cube_f32(x: f32) -> f32 {
+    return x * x * x;
+}
+
 fn pow_f32(a: f32, b: f32) -> f32 {
     let size = abs(a);
     let size_b = abs(b);

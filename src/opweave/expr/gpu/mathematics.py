@@ -30,6 +30,9 @@ BOUNDS = {
 }  # fmt: skip
 """Maximum error of each function in ULP."""
 
+POWERS = {2: "square", 3: "cube"}
+"""Functions in place of `pow` with a constant exponent, which takes about 100 instructions."""
+
 _NATURAL_POWER = """
 // a to the power of b, which is not negative.
 fn natural_power_T(a: T, b: T) -> T {

@@ -16,6 +16,7 @@ from ...core.dtypes import DataType
 from ...core.graph import Desc
 from ..ir import Bitcast, Call, Cast, Const, Expr, Index, Load, Source, Type, walk
 from ..ranges import bounds
+from .mathematics import POWERS
 from .triton_library import NAN, functions
 from .types import to_float32
 
@@ -173,9 +174,13 @@ class Statements:
     def _call(self, node: Call, parts: Sequence[str]) -> str:
         kind = _COMPUTED.get(node.parts[-1].type, "")
         if node.name in _LIBRARY and kind == "float32":
-            name = f"{node.name}_f32"
+            pairs, name = list(zip(node.parts, parts, strict=True)), node.name
+            exponent = node.parts[-1].value if isinstance(node.parts[-1], Const) else None
+            if name == "pow" and exponent in POWERS:
+                pairs, name = pairs[:1], POWERS[exponent]
+            name = f"{name}_f32"
             self._called.add(name)
-            pairs = zip(node.parts, parts, strict=True)  # functions may ask for the bits of an argument
+            # Functions may ask for the bits of an argument.
             arguments = [
                 f"tl.full((1, 1), {text}, tl.float32)" if isinstance(part, Const) else text for part, text in pairs
             ]
