@@ -88,7 +88,6 @@ TILES: dict[str, tuple[tuple[int, int, int, int, int], ...]] = {
         (128, 64, 64, 4, 3),
         (128, 128, 32, 4, 3),
         (128, 128, 32, 4, 4),
-        (128, 128, 32, 4, 6),
         (128, 128, 32, 8, 3),
         (128, 128, 32, 8, 4),
         (128, 256, 32, 8, 3),
@@ -256,8 +255,9 @@ def tables(records: Sequence[DeviceTimes]) -> dict[str, list[MeasuredTile]]:
             found[key] = contraction(cases[name], features, data_type)[0].problem, features
         problem, features = found[key]
         tile, products = TensorTile(*row), tensor_tiles.kind_of(problem, features)
-        # Where memory is the limit, times tell nothing of tiles.
-        if (rest := time - tensor_tiles.addition(problem, splits)) > 2 * tensor_tiles.reading(problem, features):
+        # Where memory is the limit, times tell little of tiles.
+        moved = tensor_tiles.reading(problem, features, writes=True)
+        if (rest := time - tensor_tiles.addition(problem, splits)) > 1.5 * moved:
             sample = (*tensor_tiles.work(problem, tile, splits, info.units), rest)
             for those in (products, products.split(", ")[0]):
                 samples.setdefault(those, {TensorTile(*row): [] for row in TILES[kind]})[tile].append(sample)

@@ -515,6 +515,14 @@ def test_tensor_cores_read_operands_in_another_order_from_registers(
     assert all(".128" in name for name in copies), copies
 
 
+def test_windows_at_strides_stay_in_shared_memory() -> None:
+    """Their loads are not adjacent: in registers they take up to twice as long."""
+    for stride in (1, 2):
+        conv: Build = lambda b, x, w, s=stride: b.conv2d(x, w, padding=[1, 1, 1, 1], strides=[s, s])  # noqa: E731
+        (step,) = steps_of(conv, (array(1, 32, 12, 12), array(40, 32, 3, 3)), (1,), HOPPER)
+        assert ("cut_off" in step.kernel.source) == (stride == 1)
+
+
 def test_tiles_of_mirrored_products_are_exchanged() -> None:
     a, b = Input(0, Desc("float32", (196, 768))), Input(1, Desc("float32", (384, 196)))
     problem = product(View.of(a), View.of(b), a_transpose=True, b_transpose=True)
@@ -691,7 +699,9 @@ def test_tile_table_names_devices() -> None:
     assert all("sm_" in device for device in kept["devices"])
     for key, rows in kept["tiles"].items():
         kind = key.split(", ")[0].removesuffix(" in kernels")
-        assert [tuple(row[:5]) for row in rows] == list(cuda_tune.TILES[kind])
+        tiles = [tuple(row[:5]) for row in rows]
+        assert tiles == [tile for tile in cuda_tune.TILES[kind] if tile in tiles]  # those that were measured
+        assert tiles[0] == cuda_tune.TILES[kind][0]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

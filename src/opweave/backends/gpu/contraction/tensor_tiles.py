@@ -13,7 +13,7 @@ from ....expr.gpu import Features
 from . import tiles
 from .problem import Matrix, Problem, ProblemWindow, is_float32
 from .tensor import TensorSteps, TensorTile
-from .terms import needs_order
+from .terms import form_of, needs_order
 from .tiles import MAX_PARTIAL_BYTES, PARTIAL_SUMS_PER_US
 
 TABLE = "tensor_tiles.json"
@@ -32,6 +32,8 @@ SAVED_US = 1.5
 `cuda_tune` prints the loss of `is_faster` against the best choices."""
 READ_BYTES_PER_US = 3.6e6
 """Bytes of operands that a device reads from memory per microsecond: three quarters of an H200's bandwidth. An estimate."""
+MAX_PROGRAMS = 1 << 20
+"""Most programs under split-K: no limit."""
 MIN_STEPS = 4
 """Fewest steps of a program under split-K: with fewer, loads are not ahead of their use."""
 
@@ -153,14 +155,16 @@ def computing(problem: Problem, measured: MeasuredTile, splits: int, features: F
     return measured.fixed + steps * max(measured.latency, products / measured.rate)
 
 
-def reading(problem: Problem, features: Features) -> float:
-    """Estimated microseconds to read the operands of a product of TF32 from memory; products of other types take longer than
-    that, or were not measured.
+def reading(problem: Problem, features: Features, *, writes: bool = False) -> float:
+    """Estimated microseconds to read the operands of a product of TF32 from memory, and to write the result if it `writes`.
+
+    Products of other types take longer than that, or were not measured.
     """
     assert features.tensor_cores is not None
     if features.tensor_cores.float32 != "tf32":
         return 0.0
-    return sum(side.source.desc.byte_length for side in (problem.left, problem.right)) / READ_BYTES_PER_US
+    read = sum(side.source.desc.byte_length for side in (problem.left, problem.right))
+    return (read + 4 * problem.stacks * problem.rows * problem.columns * writes) / READ_BYTES_PER_US
 
 
 def work(problem: Problem, tile: TensorTile, splits: int, units: int) -> tuple[int, int]:
@@ -192,11 +196,18 @@ def _options(problem: Problem, features: Features) -> Iterator[tuple[MeasuredTil
     """The tiles and split-K factors that the device can run, always including the first tile."""
     assert features.tensor_cores is not None
     left, right = (4 if is_float32(side) else 2 for side in (problem.left, problem.right))
+    # Measured for TF32: more programs than multiprocessors are slower than estimated, because each waits for memory first.
+    most = features.units if form_of(problem, features) == "tf32" else MAX_PROGRAMS
     for number, measured in enumerate(measured_tiles(problem, features)):
         if number and shared_bytes(measured.tile, left, right) > features.tensor_cores.max_shared:
             continue
         steps = TensorSteps(problem, measured.tile.terms).count
+        programs = (
+            ceil(problem.rows / measured.tile.rows) * ceil(problem.columns / measured.tile.columns) * problem.stacks
+        )
         for splits in SPLITS:
             partial = 4 * splits * problem.stacks * problem.rows * problem.columns
-            if is_division(steps, splits) and (splits == 1 or partial <= MAX_PARTIAL_BYTES):
+            if is_division(steps, splits) and (
+                splits == 1 or (partial <= MAX_PARTIAL_BYTES and programs * splits <= most)
+            ):
                 yield measured, splits
