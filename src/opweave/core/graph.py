@@ -421,4 +421,16 @@ def is_widening(node: Node) -> bool:
 def add_like(builder: Builder, node: Node, follow: Callable[[Operand], Operand], label: str) -> tuple[Operand, ...]:
     """Add a copy of another builder's node; `follow` maps its operands to operands of `builder`."""
     descs = tuple(output.desc for output in node.outputs)
-    return builder._add_node(node.op, map_operands(node.inputs, follow), node.attributes, label, descs)
+    return add_node(builder, node.op, map_operands(node.inputs, follow), node.attributes, label, descs)
+
+
+def add_node(
+    builder: Builder,
+    op: Op[..., Any],
+    inputs: Mapping[str, Operand | tuple[Operand, ...] | None],
+    attributes: Mapping[str, Any],
+    label: str,
+    descs: tuple[Desc, ...],
+) -> tuple[Operand, ...]:
+    """Add a node with results of `descs` to a builder, without checks."""
+    return builder._add_node(op, inputs, attributes, label, descs)

@@ -17,7 +17,7 @@ from ...backends.reference import reference
 from ...compile.legalise import cut_out
 from ...context.context import MLContext
 from ...core.dtypes import ANY
-from ...core.graph import Desc, Graph, MLOperand, Operand, add_like
+from ...core.graph import Desc, Graph, MLOperand, Operand, add_like, add_node
 from ...custom import op
 from ...onnx.convert.trace import Trace, TracedNode
 from ...onnx.model.booleans import bool_as_uint8
@@ -252,7 +252,7 @@ class _Assembly:
         results = tuple(operand.desc for operand in gives.values())
         fields = {"node": FallbackNode(model, constants, results)}
         label = f"{node.op_type} {node.name}".rstrip()
-        operands = self.recorder._add_node(onnx_node, {"inputs": tuple(reads.values())}, fields, label, results)
+        operands = add_node(self.recorder, onnx_node, {"inputs": tuple(reads.values())}, fields, label, results)
         self.operands.update(zip(gives.values(), operands, strict=True))
 
     def _model(self, node: NodeProto, takes: Sequence[str], gives: Sequence[str]) -> ModelProto:
