@@ -58,7 +58,7 @@ def choose(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let something run expressions from now on, those that are known already, too."""
     monkeypatch.setenv(kernels.ENGINE_VARIABLE, engine)
     kernels.is_compiled.cache_clear()
-    for op in (expressions.luma, expressions.chroma, expressions.merge):
+    for op in (expressions.luma, expressions.chroma, expressions.merged):
         op.forget_calls()
 
 
@@ -166,7 +166,7 @@ def test_merged_is_merge_with_each_pixel_in_its_place(height: int, width: int) -
         for column in range(3):
             planes = luma[0, 3 * row + column], chroma[0, row, column], chroma[1, row, column]
             large[row::3, column::3] = colours.merge(*planes)
-    check_alike(expressions.merge(luma, chroma, colours.FROM_YCBCR), large)
+    check_alike(expressions.merged(luma, chroma, colours.FROM_YCBCR), large)
 
 
 @pytest.mark.parametrize("source", ["noise", "photograph"])

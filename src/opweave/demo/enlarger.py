@@ -43,7 +43,7 @@ class Enlarger:
         rgb = builder.input("small", "uint8", [*self.shape, 3])
         sharp = network.build(builder, expressions.luma(rgb, to_ycbcr, margin=margin))
         smooth = expressions.chroma(rgb, to_ycbcr, builder.constant(bicubic_taps()))
-        self.graph = builder.build({"large": expressions.merge(sharp, smooth, from_ycbcr)})
+        self.graph = builder.build({"large": expressions.merged(sharp, smooth, from_ycbcr)})
 
     @property
     def expression_engine(self) -> str:

@@ -55,7 +55,7 @@ def _filter(pixel: Callable[[Traced], Traced], position: Traced, size: int, taps
 
 
 @expression
-def merge(luma: Traced, chroma: Traced, from_ycbcr: Traced) -> Traced:
+def merged(luma: Traced, chroma: Traced, from_ycbcr: Traced) -> Traced:
     """Merge luma and chroma into the large picture, uint8 [3 * height, 3 * width, 3].
 
     `luma` are blocks from the network, float32 [1, 9, height, width]; `chroma` is float32 [2, 3, 3, height, width].
