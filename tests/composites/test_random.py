@@ -201,6 +201,7 @@ def test_shapes_of_one_session_share_a_sequence() -> None:
     assert (first.ravel() != second.ravel()[:10]).all()
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("key", KEYS, ids=["zeros", "small", "large"])
 def test_decompositions_give_the_numbers_of_the_formulas(key: np.ndarray) -> None:
     """WebNN has no operations on bits: the words are computed by arithmetic, to the last bit."""
