@@ -7,6 +7,7 @@ done when it is submitted, so what a real stream defers is not seen; that takes 
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -141,7 +142,9 @@ class CpuDriver(Driver):
         for one in launches:
             kernel: GpuKernel = one.function.handle
             assert one.function.invocations == kernel.block
-            given = [*(kernel.arguments or range(len(kernel.bindings))), *[b""] * bool(kernel.sizes)]
+            is_triton = kernel.compiler == "triton"
+            sizes = len(kernel.sizes) if is_triton else int(bool(kernel.sizes))
+            given = [*(kernel.arguments or range(len(kernel.bindings))), *[b""] * sizes]
             pairs = [
                 (argument, number)
                 for argument, number in zip(one.arguments, given, strict=True)
@@ -149,10 +152,15 @@ class CpuDriver(Driver):
             ]
             most = self.info.memory if kernel.sizes else None
             bytes = [self.bound(address, most or kernel.bindings[number].desc.byte_length) for address, number in pairs]  # type: ignore[arg-type]
-            if kernel.compiler == "triton":
+            if is_triton:
                 assert one.parameters == (*one.arguments, 0, 0)
                 arrays = [part.view(buffer.desc.data_type) for part, buffer in zip(bytes, kernel.bindings, strict=True)]
-                interpreter().run(kernel, arrays)
+                numbers = [
+                    int.from_bytes(argument, sys.byteorder, signed=True)
+                    for argument in one.arguments[len(kernel.bindings) :]
+                    if not isinstance(argument, int)
+                ]
+                interpreter().run(kernel, arrays, numbers, one.workgroups[0])
             else:
                 run(kernel, one.arguments, one.workgroups)
 

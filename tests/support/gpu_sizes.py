@@ -24,6 +24,7 @@ def build(context: ow.MLContext, make: Build, data_type: Any, sizes: Mapping[str
         dimensions = [size.name if isinstance(size, ow.Size) else size for size in shape]
         return builder.input(f"x{len(builder.inputs)}", type, dimensions)
 
+    x.data_type = data_type  # type: ignore[attr-defined]
     made = make(builder, x, *(ow.Size(name) if sizes is None else sizes.get(name, 1) for name in "nm"))
     results = made if isinstance(made, tuple) else (made,)
     return builder.build({f"y{k}": result for k, result in enumerate(results)})
@@ -72,6 +73,11 @@ EXACT: dict[str, Build] = {
     "a cast": lambda b, x, n, m: b.cast(b.cast(x(n, 3) * 3, "int32"), "uint8"),
     "several readers": lambda b, x, n, m: (lambda y: (y * y.sigmoid(), b.transpose(y)))(x(n, 5) + 1),
     "a formula": lambda b, x, n, m: b.reshape(x(n, m) * 2, [n * m]) + x(1),
+    "scatter_elements": lambda b, x, n, m: b.scatter_elements(x(n, m, 5), x(n, m, 1, type="int32"), x(n, m, 1), axis=2),
+    "scatter_nd": lambda b, x, n, m: b.scatter_nd(x(5, m), x(1, 1, type="int32"), x(1, m)) + x(n, 1, m),
+    "scatter_nd of rows": lambda b, x, n, m: b.scatter_nd(x(n, m), x(1, 1, type="int32"), x(1, m)).neg(),
+    "concat of many": lambda b, x, n, m: b.concat([x(n, k + 1) for k in range(9)], 1),
+    "concat of many rows": lambda b, x, n, m: b.concat([x(m, 3) if k % 2 else x(n, 3) for k in range(9)], 0).neg(),
 }
 """Graphs without sums."""
 
@@ -97,6 +103,121 @@ CLOSE: dict[str, Build] = {
     "sums of sums": lambda b, x, n, m: b.reduce_sum(b.softmax(x(n, m), 1) * x(m), axes=[0]),
 }
 """Graphs with sums, whose order may depend on sizes."""
+
+
+def weights(builder: ow.MLGraphBuilder, x: Any, *shape: int) -> Any:
+    """A constant matrix or filter, of the data type of inputs."""
+    return builder.constant(np.random.default_rng(1).standard_normal(shape).astype(x.data_type))
+
+
+def _attend(b: ow.MLGraphBuilder, q: Any, k: Any, v: Any) -> Any:
+    axes = [*range(k.rank - 2), k.rank - 1, k.rank - 2]
+    return b.matmul(b.softmax(b.matmul(q, b.transpose(k, permutation=axes)) * 0.25, q.rank - 1), v)
+
+
+def _conv(b: ow.MLGraphBuilder, input: Any, filter: Any, *more: Any, **options: Any) -> Any:
+    return b.conv2d(input, filter, **({"bias": more[0]} if more else {}), **options)
+
+
+_NHWC: dict[str, Any] = {"input_layout": "nhwc", "filter_layout": "ohwi"}
+PRODUCTS: dict[str, Build] = {
+    "matmul of rows": lambda b, x, n, m: b.matmul(x(n, 8), x(8, 6)),
+    "matmul of columns": lambda b, x, n, m: b.matmul(x(5, 8), x(8, n)),
+    "matmul of rows and columns": lambda b, x, n, m: b.matmul(x(n, 36), x(36, m)).relu(),
+    "matmul of terms": lambda b, x, n, m: b.matmul(x(3, n), x(n, 20)),
+    "matmul of all sizes": lambda b, x, n, m: b.matmul(x(n, m), x(m, n)),
+    "matmul of stacks": lambda b, x, n, m: b.matmul(x(n, 3, m), x(n, m, 4)),
+    "matmul of stacks that broadcast": lambda b, x, n, m: b.matmul(x(n, 1, 3, 8), x(m, 8, 5)) * 2,
+    "matmul of stacks of matrices": lambda b, x, n, m: b.matmul(x(2, n, 4, 8), x(n, 8, m)),
+    "matmul with one right matrix": lambda b, x, n, m: b.matmul(x(n, m, 8), x(8, 4)),
+    "matmul with one left matrix": lambda b, x, n, m: b.matmul(x(5, m), x(n, m, 4)),
+    "matmul with a constant": lambda b, x, n, m: (b.matmul(x(n, m, 12), weights(b, x, 12, 10)) + x(10)).relu(),
+    "matmul with a constant at the left": lambda b, x, n, m: b.matmul(weights(b, x, 7, 12), x(n, 12, m)),
+    "matmul of sums of sizes": lambda b, x, n, m: b.matmul(b.concat([x(n, 8), x(m, 8)], 0), x(8, 9)),
+    "matmul and a transpose": lambda b, x, n, m: b.matmul(x(n, m), b.transpose(x(17, m))),
+    "gemm": lambda b, x, n, m: b.gemm(x(n, 40), x(6, 40), c=x(6), alpha=0.5, beta=2.0, b_transpose=True),
+    "gemm of columns": lambda b, x, n, m: b.gemm(x(m, n), x(m, 5), c=x(n, 1), a_transpose=True),
+    "gemm of all sizes": lambda b, x, n, m: b.gemm(x(m, n), x(n, m), c=x(n, n), a_transpose=True, b_transpose=True),
+    "gemm with a constant": lambda b, x, n, m: b.gemm(x(n, 32), weights(b, x, 48, 32), b_transpose=True),
+    "a product and sizes": lambda b, x, n, m: b.matmul(x(n, 8), x(8, m)) / n + x(m),
+    "a product and its sigmoid": lambda b, x, n, m: (lambda y: y * y.sigmoid())(b.matmul(x(n, 8), x(8, m))),
+    "a product that is reshaped": lambda b, x, n, m: b.reshape(b.matmul(x(n, m, 8), x(8, 6)), [n * m, 2, 3]).neg(),
+    "a residual": lambda b, x, n, m: (b.matmul(x(n, 8), x(8, m)) + x(n, m)).relu(),
+    "attention": lambda b, x, n, m: _attend(b, x(n, 16), x(m, 16), x(m, 16)),
+    "attention of heads": lambda b, x, n, m: _attend(b, x(2, n, 16), x(2, n, 16), x(2, n, 16)),
+    "attention of stacks": lambda b, x, n, m: _attend(b, x(m, 2, n, 8), x(m, 2, 9, 8), x(m, 2, 9, 8)),
+}
+"""Matrix products: rows, columns, terms and stacks with names."""
+
+CONVOLUTIONS: dict[str, Build] = {
+    "conv2d": lambda b, x, n, m: _conv(b, x(n, 3, m, 9), x(4, 3, 3, 3), x(4), padding=[1, 1, 1, 1]).relu(),
+    "conv2d of images": lambda b, x, n, m: _conv(b, x(1, 3, m, n), x(10, 3, 3, 3), padding=[1, 1, 1, 1]),
+    "conv2d of batches": lambda b, x, n, m: _conv(b, x(n, 16, 5, 5), weights(b, x, 12, 16, 2, 2), strides=[2, 1]),
+    "conv2d in nhwc": lambda b, x, n, m: _conv(b, x(n, m, 6, 8), x(12, 3, 3, 8), x(12), padding=[1, 1, 0, 2], **_NHWC),
+    "conv2d with dilations": lambda b, x, n, m: _conv(
+        b, x(2, 4, n, m), x(5, 4, 2, 3), padding=[1, 1, 2, 2], dilations=[2, 2]
+    ),
+    "conv2d of single pixels": lambda b, x, n, m: _conv(b, x(n, 8, m, 3), x(6, 8, 1, 1), x(6)),
+    "conv2d of single pixels in nhwc": lambda b, x, n, m: _conv(b, x(n, m, 3, 8), x(6, 1, 1, 8), **_NHWC),
+    "conv2d in groups": lambda b, x, n, m: _conv(b, x(n, 24, m, 4), x(48, 12, 3, 1), padding=[1, 1, 0, 0], groups=2),
+    "depthwise conv2d": lambda b, x, n, m: _conv(b, x(n, 8, m, 5), x(8, 1, 3, 3), x(8), padding=[1, 1, 1, 1], groups=8),
+    "depthwise conv2d in nhwc": lambda b, x, n, m: _conv(
+        b, x(n, m, 5, 8), x(8, 3, 3, 1), padding=[1, 1, 1, 1], groups=8, **_NHWC
+    ),
+    "conv2d of channels": lambda b, x, n, m: _conv(b, x(2, n, 5, 6), x(7, n, 3, 3)),
+    "conv_transpose2d": lambda b, x, n, m: b.conv_transpose2d(x(1, 3, n, m), x(3, 5, 3, 3), padding=[1, 1, 0, 0]),
+    "conv_transpose2d with strides": lambda b, x, n, m: b.conv_transpose2d(
+        x(n, 3, m, 4), x(3, 5, 3, 2), strides=[2, 3]
+    ),
+    "conv_transpose2d with a constant": lambda b, x, n, m: b.conv_transpose2d(
+        x(n, 3, m, 4), weights(b, x, 3, 5, 3, 3), strides=[2, 2], padding=[1, 0, 1, 0], bias=x(5)
+    ),
+}
+"""Convolutions: batches, heights, widths and channels with names."""
+
+ATTENTION: dict[str, Build] = {
+    "attention of queries and keys": lambda b, x, n, m: c.scaled_dot_product_attention(
+        b, x(2, 2, n, 8), x(2, 2, m, 8), x(2, 2, m, 12)
+    ),
+    "attention of batches": lambda b, x, n, m: c.scaled_dot_product_attention(
+        b, x(n, 2, m, 8), x(n, 2, 9, 8), x(n, 2, 9, 8)
+    ),
+    "causal attention": lambda b, x, n, m: c.scaled_dot_product_attention(
+        b, x(2, 2, n, 8), x(2, 2, n, 8), x(2, 2, n, 8), causal=True
+    ),
+    "attention of groups": lambda b, x, n, m: c.scaled_dot_product_attention(
+        b, x(1, 4, n, 8), x(1, 2, m, 8), x(1, 2, m, 8), x(n, m), scale=0.5
+    ),
+    "attention with a mask": lambda b, x, n, m: c.scaled_dot_product_attention(
+        b, x(n, 2, 3, 8), x(n, 2, m, 8), x(n, 2, m, 8), x(n, 1, 1, m, type="uint8")
+    ),
+    "multi_head_attention": lambda b, x, n, m: c.multi_head_attention(
+        b, x(2, n, 24), x(2, m, 24), x(2, m, 12), heads=3
+    ),
+    "group_query_attention": lambda b, x, n, m: c.group_query_attention(
+        b, x(2, n, 16), x(2, n, 8), x(2, n, 8), x(2, 2, m, 4), x(2, 2, m, 4), heads=4, groups=2
+    ),
+    "group_query_attention with room": lambda b, x, n, m: c.group_query_attention(
+        *(b, x(2, n, 16), x(2, n, 8), x(2, n, 8), x(2, 2, 512, 4), x(2, 2, 512, 4)),
+        lengths=b.constant(np.array([3, 200], "int32")),
+        cosines=x(512, 2),
+        sines=x(512, 2),
+        heads=4,
+        groups=2,
+        window=40,
+    )[0],
+}
+"""Composites of attention: batches, queries and keys with names."""
+
+PRODUCT_SIZES: list[dict[str, int]] = [
+    {"n": 6, "m": 3},
+    {"n": 1, "m": 3},
+    {"n": 33, "m": 1},
+    {"n": 130, "m": 37},
+    {"n": 7, "m": 257},
+    {"n": 1, "m": 1},
+]
+"""Sizes of products: 1, primes, whole tiles, and a little more."""
 
 
 def check(

@@ -33,17 +33,25 @@ class Interpreter:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "TRITON_INTERPRET": "1"}
         )
 
-    def run(self, kernel: GpuKernel, arrays: Sequence[np.ndarray]) -> None:
+    def run(
+        self,
+        kernel: GpuKernel,
+        arrays: Sequence[np.ndarray],
+        numbers: Sequence[int] = (),
+        programs: int | None = None,
+    ) -> None:
         """Run a kernel, which writes some of the arrays.
 
         Args:
             kernel: what to run.
             arrays: what its pointers point to.
+            numbers: the values of its sizes.
+            programs: the number of programs, if sizes give it.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         given = [np.ascontiguousarray(array) for array in arrays]
-        pickle.dump((kernel.source, given, kernel.workgroups[0]), self._process.stdin)
+        pickle.dump((kernel.source, given, programs or kernel.workgroups[0], list(numbers)), self._process.stdin)
         self._process.stdin.flush()
         found: Any = pickle.load(self._process.stdout)
         assert not isinstance(found, str), f"{found}\n{kernel.source}"
@@ -92,7 +100,7 @@ class _Pointer:
         return ()
 
 
-def _run(source: str, arrays: Sequence[np.ndarray], programs: int) -> Sequence[np.ndarray]:
+def _run(source: str, arrays: Sequence[np.ndarray], programs: int, numbers: Sequence[int]) -> Sequence[np.ndarray]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.py"
         file.write_text(source, "utf-8")
@@ -103,7 +111,7 @@ def _run(source: str, arrays: Sequence[np.ndarray], programs: int) -> Sequence[n
         found.loader.exec_module(module)
         kernel = module.opweave_kernel
         types = [module.TYPES[name] for name in kernel.arg_names]
-        kernel[(programs,)](*map(_Pointer, arrays, types))
+        kernel[(programs,)](*map(_Pointer, arrays, types), *numbers)
     return arrays
 
 

@@ -44,11 +44,12 @@ class NumbersNeededError(Exception):
 
     Attributes:
         operations: the title of the operation that needs each name.
+        is_for_all: whether that is so for all sizes; else for those of this run, whose numbers have a faster kernel, say.
     """
 
-    def __init__(self, operations: Mapping[str, str]) -> None:
+    def __init__(self, operations: Mapping[str, str], *, is_for_all: bool = True) -> None:
         super().__init__(", ".join(f"{operation} needs a number for {name}" for name, operation in operations.items()))
-        self.operations = operations
+        self.operations, self.is_for_all = operations, is_for_all
 
 
 class Runner(ABC):

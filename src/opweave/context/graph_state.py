@@ -448,10 +448,21 @@ class DynamicGraphState(GraphState):
     Attributes:
         versions: the states of static graphs, by the shapes of the inputs in order; the last used one comes last.
         numbers_needed: the names that programs have numbers for, with the title of the operation that needs them.
+        numbers_preferred: the names that some programs have numbers for, with the title of such an operation.
         refusal: why the last program with numbers in place of all names has them, if formulas did not hold for its sizes.
     """
 
-    __slots__ = ("_checked", "_compile", "_latest", "_open", "_shapes", "numbers_needed", "refusal", "versions")
+    __slots__ = (
+        "_checked",
+        "_compile",
+        "_latest",
+        "_open",
+        "_shapes",
+        "numbers_needed",
+        "numbers_preferred",
+        "refusal",
+        "versions",
+    )
 
     def __init__(self, context: MLContext, graph: Graph, compile: Callable[[Graph], Program], is_fused: bool) -> None:
         super().__init__(context, graph, None, is_fused)
@@ -460,6 +471,7 @@ class DynamicGraphState(GraphState):
         self._latest: tuple[tuple[Shape, ...] | None, GraphState | None] = (None, None)
         self._open: list[OpenProgram] = []
         self.numbers_needed: dict[str, str] = {}
+        self.numbers_preferred: dict[str, str] = {}
         self.refusal = ""
         # What `compute_shapes` checked last, for the run that mostly follows.
         self._checked: tuple[tuple[Shape, ...], Graph, dict[str, int]] | None = None
@@ -645,15 +657,19 @@ class DynamicGraphState(GraphState):
             if item.guards.hold(sizes) and item.gives(chains, sizes):
                 return item.program.at(sizes, ranges)
         # Expressions of GPUs assume that names are at least 1.
-        empty = {name for name in self.names if sizes[name] == 0} if backend.may_take_names else set()
-        while not (numbers := self.numbers_needed.keys() | empty) >= set(self.names):
+        own = {name for name in self.names if sizes[name] == 0} if backend.may_take_names else set()
+        while not (numbers := self.numbers_needed.keys() | own) >= set(self.names):
             try:
                 opened = self._open_program(recorded, sizes, ranges, numbers, chains)
             except NumbersNeededError as error:
                 operations = error.operations
                 if not operations.keys() <= set(self.names) - numbers:  # a size has no formula
                     operations = dict.fromkeys(self.names, ", ".join(dict.fromkeys(operations.values())))
-                self.numbers_needed = {**operations, **self.numbers_needed}
+                if error.is_for_all:
+                    self.numbers_needed = {**operations, **self.numbers_needed}
+                else:
+                    own |= operations.keys()
+                    self.numbers_preferred = {**operations, **self.numbers_preferred}
                 continue
             if isinstance(opened, str):
                 self.refusal = opened

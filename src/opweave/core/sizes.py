@@ -746,6 +746,15 @@ def is_same_size(left: Dimension, right: Dimension) -> bool:
     return isinstance(difference, int) and difference == 0
 
 
+def is_multiple(size: Dimension, divisor: int) -> bool:
+    """Whether a dimension is a multiple of a number for all sizes, as far as formulas tell.
+
+    >>> is_multiple(4 * Size("n") + 8, 4), is_multiple(Size("n"), 4)
+    (True, False)
+    """
+    return is_same_size(size % divisor, 0)
+
+
 def is_same_shape(left: Sequence[Dimension], right: Sequence[Dimension]) -> bool:
     """Whether shapes are equal for all sizes; False if that is unknown."""
     return len(left) == len(right) and all(map(is_same_size, left, right))

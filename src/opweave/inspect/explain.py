@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..backends import PRECISIONS
 from ..compile.engines import SWITCHED_OFF, describe_choice
 from ..context.graph import MLGraph, program_of, recorded_graph, state_of
@@ -45,14 +47,21 @@ def _explain_versions(graph: MLGraph, state: DynamicGraphState) -> str:
     texts = [sizes_text(version.sizes) for version in versions]
     omitted = [f"… ({count_of(len(texts), 'combination')})"] if len(texts) > MAX_LISTED else []
     lines.append(f"ready for {'; '.join([*omitted, *texts[-MAX_LISTED:]])}")
-    by_operation: dict[str, list[str]] = {}
-    for name, operation in state.numbers_needed.items():
-        by_operation.setdefault(operation, []).append(printable(name))
-    for operation, needed in by_operation.items():
-        lines.append(f"compiled for each size of {', '.join(needed)}: {operation} has kernels for numbers only")
+    for operation, needed in _by_operation(state.numbers_needed).items():
+        lines.append(f"compiled for each size of {needed}: {operation} has kernels for numbers only")
+    for operation, needed in _by_operation(state.numbers_preferred).items():
+        lines.append(f"compiled for some sizes of {needed} alone: {operation} has other kernels for these numbers")
     if state.refusal:
         lines.append(f"compiled for numbers where formulas of sizes do not hold: {state.refusal}")
     return "\n".join([*lines, *_lines(versions[-1].check_alive(), versions[-1])])
+
+
+def _by_operation(names: Mapping[str, str]) -> dict[str, str]:
+    """Lists of names as text, by the title of the operation that needs their numbers."""
+    by_operation: dict[str, list[str]] = {}
+    for name, operation in names.items():
+        by_operation.setdefault(operation, []).append(printable(name))
+    return {operation: ", ".join(needed) for operation, needed in by_operation.items()}
 
 
 def _lines(program: Program, state: GraphState) -> list[str]:

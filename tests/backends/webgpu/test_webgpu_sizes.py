@@ -6,7 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.gpu_sizes import CLOSE, EXACT, FLOATS_ONLY, SIZES, arrays_for, build, check
+from support.gpu_sizes import (
+    ATTENTION,
+    CLOSE,
+    CONVOLUTIONS,
+    EXACT,
+    FLOATS_ONLY,
+    PRODUCT_SIZES,
+    PRODUCTS,
+    SIZES,
+    arrays_for,
+    build,
+    check,
+    weights,
+)
 from support.webgpu_device import gpu_context
 from support.webgpu_kernels import engine_of, kernels_of
 
@@ -14,6 +27,10 @@ import opweave as ow
 from opweave.context.graph import program_of
 
 pytest.importorskip("wgpu", reason="wgpu is not installed")
+
+
+ALL = {**EXACT, **CLOSE, **PRODUCTS, **CONVOLUTIONS, **ATTENTION}
+REFERENCE = ow.ml.create_context(device="reference", drafts=True)
 
 
 @pytest.fixture
@@ -50,9 +67,21 @@ def test_sums_are_close_to_those_of_static_graphs(context: ow.MLContext, name: s
     check(context, CLOSE[name], data_type, 1e-5 if data_type == "float32" else 4e-3)
 
 
-@pytest.mark.parametrize("name", [*EXACT, *CLOSE])
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize("name", [*PRODUCTS, *CONVOLUTIONS, *ATTENTION])
+def test_products_are_those_of_the_reference(context: ow.MLContext, name: str, data_type: Any) -> None:
+    make = ALL[name]
+    graph = build(context, make, data_type)
+    for numbers in PRODUCT_SIZES:
+        arrays = arrays_for(graph, numbers)
+        expected = REFERENCE.compute(build(REFERENCE, make, data_type, numbers), arrays)["y0"]
+        close = {"rtol": 1e-4, "atol": 1e-4} if data_type == "float32" else {"rtol": 4e-3, "atol": 2e-2}
+        np.testing.assert_allclose(context.compute(graph, arrays)["y0"], expected, **close, strict=True)
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_new_sizes_compile_nothing(context: ow.MLContext, compiled: list[str], name: str) -> None:
-    make = EXACT.get(name) or CLOSE[name]
+    make = ALL[name]
     graph = build(context, make, "float32")
     counts = []
     for numbers in ({"n": 6, "m": 3}, {"n": 40, "m": 12}, {"n": 300, "m": 70}, {"n": 7, "m": 1000}):
@@ -62,29 +91,125 @@ def test_new_sizes_compile_nothing(context: ow.MLContext, compiled: list[str], n
     assert counts[1:] == counts[:1] * 3, (name, counts, compiled)
 
 
+def _recurrent(builder: ow.MLGraphBuilder, x: Any) -> Any:
+    """A network that needs the number of its batch."""
+    weight, recurrent_weight = (builder.constant(np.ones((1, 9, size), "float32")) for size in (x.shape[2], 3))
+    return builder.gru(x, weight, recurrent_weight, x.shape[0], 3, label="network")[0]
+
+
 def test_explain_names_what_needs_numbers(context: ow.MLContext, compiled: list[str]) -> None:
     builder = ow.MLGraphBuilder(context)
-    x, w = builder.input("x", "float32", ["rows", 8]), builder.input("w", "float32", [8, "columns"])
-    graph = builder.build({"y": builder.relu(builder.matmul(x, w, label="projection"))})
-    assert "compiled when it first runs, for many sizes of rows, columns" in graph.explain()
-    for rows in 3, 4:
-        arrays = {"x": np.ones((rows, 8), "float32"), "w": np.ones((8, 5), "float32")}
-        np.testing.assert_array_equal(context.compute(graph, arrays)["y"], np.full((rows, 5), 8, "float32"))
-    assert "compiled for each size of columns, rows: matmul 'projection'" in graph.explain()
+    x = builder.input("x", "float32", [2, "batch", 4])
+    graph = builder.build({"y": builder.relu(_recurrent(builder, x))})
+    assert "compiled when it first runs, for many sizes of batch" in graph.explain()
+    for batch in 3, 4:
+        assert context.compute(graph, {"x": np.ones((2, batch, 4), "float32")})["y"].shape == (1, batch, 3)
+    assert "compiled for each size of batch: gru 'network' has kernels for numbers only" in graph.explain()
 
 
 def test_other_names_stay_open(context: ow.MLContext, compiled: list[str]) -> None:
-    """A matrix product needs the number of one name; the other name has one program."""
+    """A network needs the number of one name; the other name has one program."""
     builder = ow.MLGraphBuilder(context)
-    x, w = builder.input("x", "float32", ["batch", 8]), builder.input("w", "float32", [8, "columns"])
-    product = builder.matmul(builder.input("a", "float32", [4, 8]), w)
-    graph = builder.build({"y": builder.relu(product), "z": builder.softmax(x, 1)})
+    x, w = builder.input("x", "float32", ["rows", 8]), builder.input("w", "float32", [2, "batch", 8])
+    graph = builder.build({"y": _recurrent(builder, w), "z": builder.softmax(x, 1)})
     counts = []
-    for batch, columns in (3, 5), (30, 5), (300, 5), (3, 6):
-        shapes = {"x": (batch, 8), "w": (8, columns), "a": (4, 8)}
+    for rows, batch in (3, 5), (30, 5), (300, 5), (3, 6):
+        shapes = {"x": (rows, 8), "w": (2, batch, 8)}
         context.compute(graph, {name: np.ones(shape, "float32") for name, shape in shapes.items()})
         counts.append(len(compiled))
     assert counts[0] == counts[1] == counts[2] < counts[3]
+
+
+def _compilations(context: ow.MLContext, compiled: list[str], make: Any, sizes: list[dict[str, int]]) -> list[int]:
+    """Run a graph for some sizes, compare it with the reference, and return the compiled kernels after each run."""
+    graph, counts = build(context, make, "float32"), []
+    for numbers in sizes:
+        arrays = arrays_for(graph, numbers)
+        static = build(REFERENCE, make, "float32", numbers)
+        expected = REFERENCE.compute(static, {name: arrays[name] for name in static.inputs})
+        for name, array in context.compute(graph, arrays).items():
+            np.testing.assert_allclose(array, expected[name], 1e-3, 1e-3, strict=True)
+        counts.append(len(compiled))
+    return counts
+
+
+def test_perceptron_compiles_once(context: ow.MLContext, compiled: list[str]) -> None:
+    """Three layers with biases, relu and softmax, with a named batch: one kernel for each layer, and one for softmax."""
+
+    def make(b: ow.MLGraphBuilder, x: Any, n: Any, m: Any) -> Any:
+        y = (b.matmul(x(n, 20), weights(b, x, 20, 64)) + weights(b, x, 64)).relu()
+        y = b.gemm(y, weights(b, x, 48, 64), c=weights(b, x, 48), b_transpose=True).relu()
+        return b.softmax(b.matmul(y, weights(b, x, 48, 10)) + weights(b, x, 10), 1)
+
+    counts = _compilations(context, compiled, make, [{"n": n} for n in (4, 2, 7, 64, 131)])
+    assert counts == [4] * 5, compiled
+
+
+def test_single_rows_have_kernels_of_their_own(context: ow.MLContext, compiled: list[str]) -> None:
+    make = lambda b, x, n, m: b.matmul(x(n, 64), weights(b, x, 64, 32)).relu()  # noqa: E731
+    counts = _compilations(context, compiled, make, [{"n": n} for n in (4, 1, 9, 1, 40)])
+    assert counts == [1, 2, 2, 2, 2], compiled
+    graph = build(context, lambda b, x, n, m: b.matmul(x(n, 64), x(64, 32), label="projection"), "float32")
+    context.compute(graph, arrays_for(graph, {"n": 1}))
+    assert (
+        "compiled for some sizes of n alone: matmul 'projection' has other kernels for these numbers" in graph.explain()
+    )
+
+
+def test_convolutions_compile_once(context: ow.MLContext, compiled: list[str]) -> None:
+    """A small network with names for the batch and the height and width of images."""
+
+    def make(b: ow.MLGraphBuilder, x: Any, n: Any, m: Any) -> Any:
+        y = b.conv2d(x(n, 3, m, m), weights(b, x, 8, 3, 3, 3), padding=[1, 1, 1, 1], bias=weights(b, x, 8)).relu()
+        y = b.conv2d(y, weights(b, x, 8, 1, 3, 3), padding=[1, 1, 1, 1], strides=[2, 2], groups=8).relu()
+        y = b.conv2d(y, weights(b, x, 16, 8, 1, 1), bias=weights(b, x, 16)).relu()
+        return b.softmax(b.matmul(b.reduce_mean(y, axes=[2, 3]), weights(b, x, 16, 10)), 1)
+
+    counts = _compilations(context, compiled, make, [{"n": n, "m": m} for n, m in ((2, 8), (3, 9), (5, 17), (2, 30))])
+    assert counts == counts[:1] * 4, compiled
+
+
+def test_encoder_compiles_once(context: ow.MLContext, compiled: list[str]) -> None:
+    """A block of a transformer, with names for the batch and the length."""
+
+    def make(b: ow.MLGraphBuilder, x: Any, n: Any, m: Any) -> Any:
+        tokens, heads, size = x(n, m, 32), 4, 8
+
+        def of_heads(y: Any, axes: list[int]) -> Any:
+            return b.transpose(b.reshape(y, [n, m, heads, size]), permutation=axes)
+
+        q, k, v = (b.matmul(tokens, weights(b, x, 32, 32)) + weights(b, x, 32) for _ in range(3))
+        scores = b.matmul(of_heads(q, [0, 2, 1, 3]), of_heads(k, [0, 2, 3, 1])) * size**-0.5
+        mixed = b.matmul(b.softmax(scores, 3), of_heads(v, [0, 2, 1, 3]))
+        joined = b.reshape(b.transpose(mixed, permutation=[0, 2, 1, 3]), [n, m, 32])
+        y = b.layer_normalization(b.matmul(joined, weights(b, x, 32, 32)) + tokens, axes=[2])
+        z = b.gelu(b.matmul(y, weights(b, x, 32, 64)) + weights(b, x, 64))
+        return b.layer_normalization(b.matmul(z, weights(b, x, 64, 32)) + y, axes=[2])
+
+    counts = _compilations(context, compiled, make, [{"n": n, "m": m} for n, m in ((2, 5), (3, 7), (2, 64), (9, 33))])
+    assert counts == counts[:1] * 4, compiled
+
+
+def test_slices_without_elements(context: ow.MLContext) -> None:
+    """Formulas of sizes may be 0."""
+    for make in (
+        lambda b, x, n, m: b.matmul(b.slice(x(n, 40), [1, 0], [n - 1, 40]), x(40, 3)),
+        lambda b, x, n, m: b.matmul(x(4, n - 1 + 1) * 2, x(n, 3)) + b.matmul(x(4, 8), x(8, 3)) / n,
+        lambda b, x, n, m: b.matmul(b.slice(x(4, n), [0, 1], [4, n - 1]), b.slice(x(n, 5), [1, 0], [n - 1, 5])) + 1,
+    ):
+        check(context, make, "float32", 1e-4, [{"n": n, "m": 1} for n in (5, 1, 2, 64)])
+
+
+def test_many_tiles(context: ow.MLContext) -> None:
+    """More stacks than a dimension of a dispatch has workgroups."""
+    make = lambda b, x, n, m: b.matmul(x(n, 2, 3), x(n, 3, 2))  # noqa: E731
+    check(context, make, "float32", 1e-5, [{"n": 3}, {"n": 70_001}, {"n": 5}])
+
+
+def test_long_sums_of_products(context: ow.MLContext) -> None:
+    """Software adapters leave long loops: long sums are divided, for their number."""
+    make = lambda b, x, n, m: b.matmul(x(2, n), x(n, 3))  # noqa: E731
+    check(context, make, "float32", 2e-2, [{"n": 3}, {"n": 700_001}, {"n": 50}])
 
 
 def test_products_beside_names(context: ow.MLContext) -> None:

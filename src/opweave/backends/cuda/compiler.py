@@ -99,7 +99,7 @@ def _options(defaults: Sequence[str]) -> Callable[[GpuKernel, str], Any]:
 def _triton_options(kernel: GpuKernel, architecture: str) -> dict[str, Any]:
     return {
         "architecture": int(architecture.removeprefix("sm_")),
-        "arguments": len(kernel.bindings),
+        "arguments": len(kernel.bindings) + len(kernel.sizes),
         "starts_early": kernel.starts_early and has_early_starts(architecture),
         **dict(kernel.options),
     }

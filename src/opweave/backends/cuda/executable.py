@@ -94,7 +94,9 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
             for argument in kernel.arguments or range(len(places))
         )
         if step.numbers:
-            arguments = (*arguments, np.array(step.numbers, np.int32).tobytes())
+            numbers = np.array(step.numbers, np.int32)
+            # NVRTC's kernels take a struct, Triton's take arguments.
+            arguments += tuple(n.tobytes() for n in numbers) if kernel.compiler == "triton" else (numbers.tobytes(),)
         return DriverLaunch(self._functions[number], kernel.workgroups, arguments, kernel.starts_early)
 
     def measured(self) -> MeasuredGpuRunner[DriverLaunch]:

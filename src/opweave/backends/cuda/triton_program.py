@@ -21,8 +21,8 @@ from typing import Any
 def result(request: tuple[str, Mapping[str, int]]) -> dict[str, Any] | str:
     """Compile a source that defines a kernel `opweave_kernel`; return the fields of `Compiled`, or the text of the error.
 
-    The options are "architecture", "arguments" (number of pointers), "max_shared" (bytes), "num_warps", "num_stages" and
-    "starts_early" (whether the kernel may start while the previous one ends).
+    The options are "architecture", "arguments" (number of pointers and sizes), "max_shared" (bytes), "num_warps", "num_stages"
+    and "starts_early" (whether the kernel may start while the previous one ends).
     """
     try:
         with tempfile.TemporaryDirectory(prefix="opweave-triton-") as folder:
@@ -101,10 +101,13 @@ def _compile(source: str, options: Mapping[str, int], folder: Path) -> dict[str,
     vars(module)["STARTS_EARLY"] = tl.constexpr(options["starts_early"])
     kernel = module.opweave_kernel
     count = options["arguments"]
-    signature = {name: f"*{module.TYPES[name]}" for name in kernel.arg_names}
+    types = [module.TYPES[name] for name in kernel.arg_names]  # "=i32" is a number, others are elements of arrays
+    texts = [type.removeprefix("=") if type.startswith("=") else f"*{type}" for type in types]
+    signature = dict(zip(kernel.arg_names, texts, strict=True))
     if len(signature) != count:
-        raise ValueError(f"the kernel must take {count} pointers, it takes {len(signature)}")
-    aligned = {(number,): [["tt.divisibility", 16]] for number in range(count)}
+        raise ValueError(f"the kernel must take {count} arguments, it takes {len(signature)}")
+    pointers = [number for number, text in enumerate(texts) if text.startswith("*")]
+    aligned = {(number,): [["tt.divisibility", 16]] for number in pointers}
     target = GPUTarget("cuda", options["architecture"], 32)
     stages = options["num_stages"]
     while True:

@@ -19,10 +19,11 @@ from ...expr.simplify import simplify
 from ...expr.tracing import inputs_of, make_formula
 from ...kernels.expression import descs_of, program_of
 from ...ops import constants
-from ...ops.movement import concat, reshape
+from ...ops.movement import reshape
 from ...support.cache import Cache
 from ...support.errors import ValidationError
 from .. import Backend
+from .contraction.named import names_needed as contraction_names
 from .rules.results import Products, Scatter, Staged
 
 Special: TypeAlias = Scatter | Products | Staged
@@ -98,15 +99,24 @@ def _sizes_of(node: Node) -> set[str]:
     return variables_in((shapes, tuple(node.attributes.values())))
 
 
-def names_needed(node: Node, backend: Backend, features: Features) -> set[str]:
-    """The names of sizes that the kernels of a node need as numbers. `refusal_of` must be empty for the node."""
+def names_needed(node: Node, backend: Backend, features: Features) -> tuple[set[str], set[str]]:
+    """The names that the kernels of a node need as numbers, for all sizes, and for those of this run.
+
+    `refusal_of` must be empty for the node.
+    """
     names = _sizes_of(node)
     if not names:
-        return set()
-    is_scattered = node.op is concat and len(set(node.operands)) >= features.max_buffers
-    if is_users_kernel(node, backend) or is_scattered or any(isinstance(name, UnknownName) for name in names):
-        return names
-    return set() if node.op is reshape or isinstance(trace(node, backend), Formula) else names
+        return set(), set()
+    if is_users_kernel(node, backend) or any(isinstance(name, UnknownName) for name in names):
+        return names, set()
+    if node.op is reshape:
+        return set(), set()
+    program = trace(node, backend)
+    if isinstance(program, Products):
+        return contraction_names(program.problem, features)
+    if isinstance(program, Staged) and program.names_needed is not None:
+        return program.names_needed(features)
+    return names if isinstance(program, Staged) else set(), set()
 
 
 def refusal_of(node: Node, backend: Backend, features: Features) -> str | None:

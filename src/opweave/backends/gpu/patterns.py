@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core.graph import Graph, Node, Operand
+from ...core.sizes import is_same_shape, is_static
 from ...expr import Traced, where
 from ...expr.gpu import Features
 from ...expr.ir import Input
@@ -147,13 +148,14 @@ def _match_of(last: Node, uses: Counter[Operand]) -> AttentionMatch | None:
     nodes.append(exponentials)
     operands: list[Operand] = []
     changes: list[Change] = []
-    while scores.node is not None and uses[scores] == 1 and scores.shape == weights.shape:
+    while scores.node is not None and uses[scores] == 1 and is_same_shape(scores.shape, weights.shape):
         node = scores.node
         nodes.append(node)
         if node.op is matmul:
             query, key = _operand(node, "a"), _operand(node, "b")
             leading = [operand.shape[:-2] for operand in (query, key, value)]
-            if any(shape != leading[0] for shape in leading) or len(operands) > MAX_OPERANDS:
+            is_joined = all(is_same_shape(shape, leading[0]) for shape in leading)
+            if not is_joined or not is_static((query.shape[-1], value.shape[-1])) or len(operands) > MAX_OPERANDS:
                 return None
             return AttentionMatch(
                 *(tuple(nodes[::-1]), query, key, value, tuple(operands), tuple(changes[::-1])),
@@ -216,7 +218,7 @@ def _change(node: Node, operands: list[Operand]) -> tuple[Operand, Change] | Non
 def _is_computed(operand: Operand, reader: Node) -> bool:
     """Whether an operand may be the scores that `reader` changes."""
     is_result = operand.node is not None and operand.node.op in (matmul, add, mul, div, choose)
-    return is_result and operand.shape == reader.outputs[0].shape
+    return is_result and is_same_shape(operand.shape, reader.outputs[0].shape)
 
 
 def _with_transpose(

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...core.graph import Desc, Graph, Node, Operand, iter_operands, map_operands
-from ...core.sizes import is_static
+from ...core.sizes import is_same_size, is_static
 from ...expr import ir
 from ...expr.array import Traced, is_rounded, round_float16
 from ...expr.gpu import Features
@@ -128,8 +128,8 @@ class Schedule:
         ordered = sorted(read_patterns(node, program).items(), key=lambda pair: pair[0] not in self._in_diamonds)
         for operand, reading in ordered:
             value = self._values.get(operand)
-            if isinstance(value, Pending) and has_names and value.anchor is not None:
-                self._in_memory(operand)  # epilogues of contractions take no sizes
+            if isinstance(value, Pending) and has_names and value.anchor is not None and not value.anchor.takes_sizes:
+                self._in_memory(operand)
                 value = self._values[operand]
             if isinstance(value, Pending) and self._is_inlined(value, operand, node, program, reading, anchor):
                 result = self._as_read(value)
@@ -142,7 +142,7 @@ class Schedule:
             self._values[operand] = Pending(in_data_type(result, operand.data_type), (*nodes, node), anchor)
 
     def _reads_sizes(self, node: Node, program: Formula) -> bool:
-        """Whether the expression of a node depends on sizes, which epilogues of contractions do not take."""
+        """Whether the expression of a node depends on sizes, which the epilogues of some contractions do not take."""
         values = (self._values.get(operand) for operand in node.operands)
         bodies = [value.result.body for value in values if isinstance(value, Pending)]
         return program.has_sizes or any(map(ir.has_sizes, bodies))
@@ -216,7 +216,8 @@ class Schedule:
         (operand,), (result,) = node.operands, node.outputs
         value = self._value(operand)
         is_shared = self._uses[operand] > 1 or operand in self._outputs
-        if isinstance(value, Pending) and (is_shared or (value.anchor is not None and not is_static(result.shape))):
+        takes_sizes = not isinstance(value, Pending) or value.anchor is None or value.anchor.takes_sizes
+        if isinstance(value, Pending) and (is_shared or not (takes_sizes or is_static(result.shape))):
             value = self._in_memory(operand)
         if isinstance(value, Pending):
             self._values[result] = replace(value, alias=result.shape, nodes=(*value.nodes, node))
@@ -325,15 +326,19 @@ class Schedule:
 
 def _require_numbers(graph: Graph, backend: GpuBackend, features: Features) -> None:
     """Ask for numbers in place of the sizes that kernels do not take."""
-    operations: dict[str, str] = {}
+    for_all: dict[str, str] = {}
+    for_these: dict[str, str] = {}
     for node in graph.nodes:
-        for name in sorted(names_needed(node, backend, features)):
-            operations.setdefault(name, node.title)
-    if operations:
-        raise NumbersNeededError(operations)
+        pairs = zip((for_all, for_these), names_needed(node, backend, features), strict=True)
+        for operations, names in pairs:
+            operations.update((name, node.title) for name in sorted(names) if name not in operations)
+    if for_all or for_these:
+        raise NumbersNeededError(for_all or for_these, is_for_all=bool(for_all))
 
 
 def _is_transposed(value: Pending) -> bool:
     """Whether a value is an array in memory with permuted axes, one of the last two contiguous."""
     view = view_of(value.result) if value.only_moves and value.alias is None else None
-    return view is not None and 0 not in view.strides[-2:] and 1 in view.strides[-2:]
+    if view is None or any(is_same_size(stride, 0) for stride in view.strides[-2:]):
+        return False
+    return any(is_same_size(stride, 1) for stride in view.strides[-2:])

@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
+from ...core.sizes import Dimension, Size
 from ...expr.gpu import Buffer, GpuKernel, TensorCores
-from ...expr.gpu.triton import source_of, type_of
+from ...expr.gpu.triton import SIZE, source_of, type_of
+
+
+class TritonNumbers:
+    """Texts of numbers in a kernel: literals, or the names of parameters for sizes, in order of use.
+
+    Attributes:
+        sizes: the sizes that the kernel needs, with the names of their parameters.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: dict[Size, str] = {}
+
+    def number(self, value: Dimension) -> str:
+        return self.sizes.setdefault(value, f"n{len(self.sizes)}") if isinstance(value, Size) else str(value)
+
+    def unsigned(self, value: Dimension) -> str:
+        """The text in WGSL, which `python` translates."""
+        return self.number(value) if isinstance(value, Size) else f"{value}u"
 
 
 def mask_argument(conditions: Iterable[str]) -> str:
@@ -27,9 +47,13 @@ def triton_kernel(
     cores: TensorCores,
     written: int = 1,
     starts_early: bool = False,
+    sizes: Mapping[Size, str] = MappingProxyType({}),
 ) -> GpuKernel:
-    """A kernel of `programs` programs, which writes the last `written` arguments and reads the others."""
-    types = {name: type_of(buffer.desc) for name, buffer in arguments.items()}
+    """A kernel of `programs` programs, which writes the last `written` arguments and reads the others.
+
+    `sizes` have the names of their parameters, which follow the arguments.
+    """
+    types = {name: type_of(buffer.desc) for name, buffer in arguments.items()} | dict.fromkeys(sizes.values(), SIZE)
     return GpuKernel(
         title,
         source_of(comment, types, library, lines),
@@ -41,4 +65,5 @@ def triton_kernel(
         compiler="triton",
         options=(("max_shared", cores.max_shared), ("num_stages", stages), ("num_warps", warps)),
         starts_early=starts_early,
+        sizes=tuple(sizes),
     )

@@ -7,21 +7,26 @@ float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ...core.dtypes import DataType
 from ...core.graph import Desc
+from ...core.size_bounds import lower_bound
+from ...core.sizes import Dimension, Size
 from ..ir import Bitcast, Call, Cast, Const, Expr, Index, Load, Source, Type, walk
-from ..ranges import bounds
+from ..ranges import bounds, is_inside
 from .mathematics import POWERS
 from .triton_library import NAN, functions
 from .types import to_float32
 
 TYPES: dict[DataType, str] = {"float32": "fp32", "float16": "fp16", "int32": "i32", "uint8": "u8"}
 """Names of types in signatures, of elements that a kernel reads or writes."""
+
+SIZE = "=i32"
+"""The type of a parameter for a size, which is no pointer."""
 
 _COMPUTED: dict[Type, str] = {
     **dict.fromkeys(("float32", "float16"), "float32"),
@@ -97,6 +102,7 @@ class Statements:
         inside: for each direction, the condition that an element is inside of the result; empty if all are.
         value_names: names of expressions that are already computed.
         prefix: prefix of the names of values.
+        number: returns the text of a dimension.
     """
 
     def __init__(
@@ -106,9 +112,10 @@ class Statements:
         inside: Mapping[str, str],
         value_names: Mapping[Expr, str],
         prefix: str = "t",
+        number: Callable[[Dimension], str] = str,
     ) -> None:
         self.names, self.axes, self.inside, self.value_names = names, axes, inside, dict(value_names)
-        self.prefix = prefix
+        self.prefix, self.number = prefix, number
         self.lines: list[str] = []
         self._called: set[str] = set()
 
@@ -162,9 +169,9 @@ class Statements:
         flat = "0"
         for index, text, size in zip(node.parts, indices, shape, strict=True):
             span = bounds(index)
-            if span is None or span[0] < 0 or span[1] >= size:
+            if span is None or not is_inside(span, size):
                 raise UnsupportedError("positions that may be outside of an array")
-            flat = text if flat == "0" else f"({flat}) * {size} + {text}"
+            flat = text if flat == "0" else f"({flat}) * {self.number(size)} + {text}"
             along = along.union(*(self.axes[axis].along for axis in index.free if axis in self.axes))
         conditions = [self.inside[way] for way in sorted(along) if self.inside[way]]
         mask = f", mask={' & '.join(f'({c})' for c in conditions)}, other=0" if conditions else ""
@@ -185,7 +192,12 @@ class Statements:
                 f"tl.full((1, 1), {text}, tl.float32)" if isinstance(part, Const) else text for part, text in pairs
             ]
             return f"{name}({', '.join(arguments)})"
-        if node.name == "div" and kind == "float32" and isinstance(node.parts[1], Const):
+        if (
+            node.name == "div"
+            and kind == "float32"
+            and isinstance(node.parts[1], Const)
+            and not isinstance(node.parts[1].value, Size)
+        ):
             return self._divide(parts[0], parts[1], float(to_float32(node.parts[1].value)))
         if node.name in ("floor_div", "mod") and _is_natural(node):
             return f"{parts[0]} {'//' if node.name == 'floor_div' else '%'} {parts[1]}"
@@ -241,10 +253,12 @@ def _is_natural(node: Call) -> bool:
     """Whether a division has a dividend >= 0 and a divisor > 0: Triton rounds toward 0."""
     ranges = [bounds(part) if part.type == "index" else None for part in node.parts]
     (low, other) = ranges
-    return low is not None and other is not None and low[0] >= 0 and other[0] > 0
+    return low is not None and other is not None and lower_bound(low[0]) >= 0 and lower_bound(other[0]) > 0
 
 
 def _literal(node: Const) -> str:
+    if isinstance(node.value, Size):
+        raise UnsupportedError("sizes as numbers")
     if node.type == "bool":
         return f"tl.full((), {bool(node.value)}, tl.int1)"
     if _COMPUTED[node.type] == "int32":

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...core.sizes import is_same_size
 from ..ir import Const, Expr, Index, Input, Load, size_of, walk
 from ..reductions import unroll_short
 from ..simplify import simplify_elements
@@ -28,7 +29,9 @@ MAX_EARLY_LOADS = 16
 class Text:
     def __init__(self, program: Workgroups, title: str, features: Features, fixed: frozenset[Input]) -> None:
         self.program, self.title, self.features = program, title, features
-        self.number, self.groups = workgroup_number(size_of(program.rows), features.max_workgroups)
+        self.module = GpuModule(features)
+        rows, unsigned = size_of(program.rows), self.module.unsigned
+        self.number, self.groups = workgroup_number(rows, features.max_workgroups, unsigned)
         self.fixed = fixed if features.dialect.starts_early(self.groups) else frozenset[Input]()
         # Statements that run before waiting for the previous kernel, and variables of the elements that they read.
         self.early: list[str] = []
@@ -36,7 +39,6 @@ class Text:
         # Pending stores: devices do not load past a store, so other elements are loaded first.
         self.stores: list[str] = []
         self.values = 0
-        self.module = GpuModule(features)
         for source in sorted(program.sources, key=lambda source: source.number):
             self.module.read(source)
         for target in program.targets:
@@ -59,7 +61,7 @@ class Text:
                 self.module.shared.append(Variable(f"m{number}", f"array<f32, {count}>"))
 
     def kernel(self) -> GpuKernel:
-        head = guard_lines("row", self.number, size_of(self.program.rows), math.prod(self.groups))
+        head = guard_lines("row", self.number, size_of(self.program.rows), math.prod(self.groups), self.module.unsigned)
         self._statements(self.program.statements)
         self._store()
         if self.early:
@@ -100,7 +102,7 @@ class Text:
         first, end = map(block.value, limits)
         name = f"n{len(self.positions)}"
         self._add("{", *(f"    {line}" for line in block.lines))
-        if loop.most == 1:
+        if is_same_size(loop.most, 1):
             self._once(loop, name, first, end)
             return
         self._add(f"    for (var {name} = {first}; {name} < {end}; {name} += 1) {{")

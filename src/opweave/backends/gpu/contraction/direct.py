@@ -9,9 +9,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ....core.guards import estimate
+from ....core.sizes import is_static
 from ....expr.gpu.dialect import Part
 from ....expr.gpu.writing import workgroup_number
 from .elements import ElementReader
+from .parameters import Numbers
 from .problem import Matrix, Problem, ProblemWindow, is_spread, unravel
 from .text import entry, quarter, return_if, stack_offset, statement, window_start, window_tap
 
@@ -34,7 +37,9 @@ def is_narrow(problem: Problem) -> bool:
     if problem.is_integer or problem.layout.kind == "matrix" or problem.layout.phases > 1:
         return False
     outputs = problem.outputs
-    positions = problem.rows * problem.columns // outputs
+    if not is_static((problem.stacks, outputs, problem.channels)):
+        return False
+    positions = estimate(problem.rows * problem.columns // outputs)
     if problem.taps * outputs > MAX_UNROLLED_PRODUCTS or problem.channels > MAX_SERIAL_CHANNELS:
         return False
     if problem.stacks > 1:
@@ -42,7 +47,9 @@ def is_narrow(problem: Problem) -> bool:
     return outputs <= MAX_UNGROUPED_CHANNELS and positions >= MIN_UNGROUPED_POSITIONS and not is_spread(problem)
 
 
-def narrow(problem: Problem, a: ElementReader, b: ElementReader) -> tuple[list[Part], tuple[int, int, int]]:
+def narrow(
+    problem: Problem, a: ElementReader, b: ElementReader, numbers: Numbers
+) -> tuple[list[Part], tuple[int, int, int]]:
     """The entry point and its dispatch size. An invocation computes the output channels of a group at one position.
 
     In depthwise convolutions with contiguous channels, an invocation computes four groups.
@@ -53,26 +60,27 @@ def narrow(problem: Problem, a: ElementReader, b: ElementReader) -> tuple[list[P
     width = 4 if not nchw and _in_vectors(problem, image, filter) else 1
     x.width = w.width = width
     units = problem.stacks // width
-    total = layout.shape[0] * units * pixels
-    number, groups = workgroup_number(-(-total // INVOCATIONS))
+    total, unsigned = layout.shape[0] * units * pixels, numbers.unsigned
+    number, groups = workgroup_number(-(-total // INVOCATIONS), unsigned=unsigned)
+    of_pixels, of_image = unsigned(pixels), unsigned(pixels * units)
     if nchw:
-        stack, pixel, batch = f"at / {pixels}u % {units}u", f"at % {pixels}u", f"at / {pixels * units}u"
+        stack, pixel, batch = f"at / {of_pixels} % {units}u", f"at % {of_pixels}", f"at / {of_image}"
     else:
-        stack, pixel, batch = f"at % {units}u", f"at / {units}u % {pixels}u", f"at / {units * pixels}u"
+        stack, pixel, batch = f"at % {units}u", f"at / {units}u % {of_pixels}", f"at / {of_image}"
     loop = problem.channels * problem.taps * outputs > MAX_UNROLLED_PRODUCTS
     channels = [None] if loop else range(problem.channels)
-    products = [line for c in channels for line in _taps(problem, x, w, c)]
+    products = [line for c in channels for line in _taps(problem, x, w, c, numbers)]
     lines = [
         f"let at = {number} * {INVOCATIONS}u + lane;",
-        *return_if(f"at >= {total}u"),
+        *return_if(f"at >= {unsigned(total)}"),
         f"let stack = {stack}{f' * {width}u' if width > 1 else ''};",
         f"let pixel = {pixel};",
         f"let batch = {batch};",
-        f"let weights = {stack_offset(filter, 'stack', problem.stacks)};",
-        *_origin(image, problem),
+        f"let weights = {stack_offset(filter, 'stack', problem.stacks, numbers)};",
+        *_origin(image, problem, numbers),
         *(f"var sum_{k} = {'vec4<f32>()' if width > 1 else '0.0f'};" for k in range(outputs)),
         *(statement(f"for (var c = 0u; c < {problem.channels}u; c++)", products) if loop else products),
-        *_put_groups(f"batch * {pixels}u + pixel", nchw, outputs, width),
+        *_put_groups(f"batch * {of_pixels} + pixel", nchw, outputs, width),
     ]
     return [entry(INVOCATIONS, lines)], groups
 
@@ -90,28 +98,32 @@ def _put_groups(position: str, nchw: bool, outputs: int, width: int) -> list[str
     return [f"put(stack, {f'{k}u, {position}' if nchw else f'{position}, {k}u'}, sum_{k});" for k in range(outputs)]
 
 
-def _origin(image: Matrix | ProblemWindow, problem: Problem) -> list[str]:
-    offset = stack_offset(image, "stack", problem.stacks)
+def _origin(image: Matrix | ProblemWindow, problem: Problem, numbers: Numbers) -> list[str]:
+    offset, unsigned = stack_offset(image, "stack", problem.stacks, numbers), numbers.unsigned
     if isinstance(image, Matrix):
-        return [f"let origin = {offset} + (batch * {problem.layout.pixels}u + pixel) * {image.stride}u;"]
-    start = window_start(image, "window", unravel("pixel", problem.layout.size, True))
-    return [*start, f"let origin = i32(batch * {image.batch}u + {offset});"]
+        return [
+            f"let origin = {offset} + (batch * {unsigned(problem.layout.pixels)} + pixel) * {unsigned(image.stride)};"
+        ]
+    start = window_start(image, "window", unravel("pixel", problem.layout.size, True, unsigned), numbers)
+    return [*start, f"let origin = i32(batch * {unsigned(image.batch)} + {offset});"]
 
 
-def _taps(problem: Problem, x: ElementReader, w: ElementReader, channel: int | None) -> Iterator[str]:
+def _taps(problem: Problem, x: ElementReader, w: ElementReader, channel: int | None, numbers: Numbers) -> Iterator[str]:
     """The products of a channel; None for the loop variable `c`."""
-    image, filter = problem.image, problem.filter
+    image, filter, unsigned = problem.image, problem.filter, numbers.unsigned
     number = "c" if channel is None else f"{channel}u"
     for tap in range(problem.taps):
         lines: list[str] = []
         conditions: list[str] = []
-        at = f"origin + {number} * {image.step}u"
+        at = f"origin + {number} * {unsigned(image.step)}"
         if isinstance(image, ProblemWindow):
             places = zip(np.unravel_index(tap, image.kernel), image.dilations, strict=True)
-            lines, conditions, offset = window_tap(image, "window", "tap", [str(n * step) for n, step in places])
-            at = f"u32(origin + {offset}) + {number} * {image.step}u"
+            lines, conditions, offset = window_tap(
+                image, "window", "tap", [str(n * step) for n, step in places], numbers
+            )
+            at = f"u32(origin + {offset}) + {number} * {unsigned(image.step)}"
         body = [f"let value = {x.load(quarter(at, x.width), x.width)};"]
         for k in range(problem.outputs):
-            at = f"weights + {number} * {filter.step}u + {tap * filter.tap + k * filter.stride}u"
+            at = f"weights + {number} * {unsigned(filter.step)} + {unsigned(tap * filter.tap + k * filter.stride)}"
             body.append(f"sum_{k} = fma(value, {w.load(quarter(at, w.width), w.width)}, sum_{k});")
         yield from statement("", [*lines, *statement(f"if ({' && '.join(conditions)})" if conditions else "", body)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ....core.sizes import is_same_shape, is_same_size
 from ....expr import ir
 from ....expr.gpu import Block, Buffer, Features, GpuKernel, GpuModule, kernels
 from ....expr.gpu.dialect import BufferBinding, DialectFunction, KernelEntry, Part
@@ -12,6 +13,7 @@ from ....expr.gpu.types import computed_type
 from ....expr.gpu.writing import workgroup_number
 from ....expr.ir import Expr, Formula, Index, Input, Load, Stored
 from .elements import ElementReader, ElementWriter
+from .parameters import Numbers
 from .problem import Problem
 from .text import entry, function, plus, return_if, statement
 
@@ -71,7 +73,7 @@ class Epilogue:
         # Define only the positions that the text contains.
         definitions = [
             f"let i{k} = i32({text});"
-            for k, text in enumerate(problem.axes("stack", "row", "column"))
+            for k, text in enumerate(problem.axes("stack", "row", "column", module))
             if f"i{k}" in used
         ]
         lines = [*definitions, *block.lines, f"return {value};"]
@@ -79,14 +81,14 @@ class Epilogue:
         parameters = [*(f"{name}: {problem.sum_type}" for name in sums), "at: u32", *PLACE]
         result = computed_type(self.target.desc.data_type)
         finish = function(f"finish{suffix}", parameters, lines, result)
-        return [finish, *_put(problem, writer, vectors, sums, suffix, result)], writer
+        return [finish, *_put(problem, writer, vectors, sums, suffix, result, module)], writer
 
     @property
     def aligned_loads(self) -> list[Load]:
         """The loads at the written position, from arrays of the result's shape."""
         shape = self.target.desc.shape
         loads = [node for node in ir.walk(self.body) if isinstance(node, Load) and node.source not in self.results]
-        return [load for load in loads if load.source.desc.shape == shape and self.is_aligned(load)]
+        return [load for load in loads if is_same_shape(load.source.desc.shape, shape) and self.is_aligned(load)]
 
     def as_kernels(self, title: str, features: Features) -> tuple[list[Epilogue], list[GpuKernel]]:
         """Move the operations into separate kernels, which compute the target from the sums.
@@ -122,34 +124,44 @@ class Epilogue:
     def is_aligned(self, load: Load) -> bool:
         """Whether a load from an array of the result's shape reads at the written position."""
         pairs = zip(load.parts, self.axes, strict=True)
-        return all(part is axis or (axis.extent == 1 and isinstance(part, ir.Const)) for part, axis in pairs)
+        return all(
+            part is axis or (is_same_size(axis.extent, 1) and isinstance(part, ir.Const)) for part, axis in pairs
+        )
 
 
 def _put(
-    problem: Problem, writer: ElementWriter, vectors: bool, sums: Sequence[str], suffix: str, result: str
+    problem: Problem,
+    writer: ElementWriter,
+    vectors: bool,
+    sums: Sequence[str],
+    suffix: str,
+    result: str,
+    numbers: Numbers,
 ) -> list[DialectFunction]:
     """The function `put`, which stores four columns of a row, or one, and skips positions outside the result."""
     type = problem.sum_type
     parameters = [*PLACE, *(f"{name}: vec4<{type}>" for name in sums)]
+    rows, columns = numbers.unsigned(problem.rows), numbers.unsigned(problem.columns)
+    at = f"let at = {problem.flat_index('stack', 'row', 'column', numbers)};"
     if writer.width == 4:
         values = [
             f"finish{suffix}({_of(sums, f'.{c}')}, {plus('at', k)}, stack, row, {plus('column', k)})"
             for k, c in enumerate("xyzw")
         ]
         lines = [
-            *return_if(f"row >= {problem.rows}u || column >= {problem.columns}u"),
-            f"let at = {problem.flat_index('stack', 'row', 'column')};",
+            *return_if(f"row >= {rows} || column >= {columns}"),
+            at,
             f"let value = vec4<{result}>(",
             *(f"    {value}{',' * (k < 3)}" for k, value in enumerate(values)),
             ");",
             writer.store("at / 4u", "value"),
         ]
         return [function(f"put{suffix}", parameters, lines)]
-    exists = problem.exists("stack", "row", "column")
+    exists = problem.exists("stack", "row", "column", numbers)
     lines = statement(
-        f"if (row < {problem.rows}u && column < {problem.columns}u{f' && {exists}' if exists else ''})",
+        f"if (row < {rows} && column < {columns}{f' && {exists}' if exists else ''})",
         [
-            f"let at = {problem.flat_index('stack', 'row', 'column')};",
+            at,
             writer.store("at", f"finish{suffix}({_of(sums)}, at, stack, row, column)"),
         ],
     )
@@ -224,4 +236,5 @@ def assemble(
         module.dialect.entry_point,
         invocations=size,
         starts_early=is_early,
+        sizes=tuple(module.sizes),
     )

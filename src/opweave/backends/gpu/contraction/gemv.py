@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, product
 
+from ....core.sizes import is_static
 from ....expr.gpu import Features, GpuKernel, GpuModule, element_for_workgroup, shared_elements
 from ....expr.gpu.dialect import Part, Variable
 from ....expr.gpu.writing import workgroup_number
@@ -26,6 +27,8 @@ from .text import entry, plus, quarter, return_if, stack_offset, statement
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
 MAX_THIN_LINES = 12
 """Most lines on the smaller side; with more, tiles are faster."""
+MIN_THIN_TERMS = 32
+"""Fewest terms of a sum that a team of invocations divides."""
 INVOCATIONS = 256
 """Invocations of a workgroup, unless more are needed for enough loads in flight."""
 MAX_WIDE_LINES = 2
@@ -53,9 +56,16 @@ FEW = "few"
 
 
 def is_thin(problem: Problem) -> bool:
-    """Whether one operand is a matrix, and the other at most `MAX_THIN_LINES` vectors."""
+    """Whether one operand is a matrix, and the other at most `MAX_THIN_LINES` vectors. Sizes with names have tiles."""
+    if not is_static((problem.stacks, problem.rows, problem.columns, problem.terms)):
+        return False
     sides = isinstance(problem.left, Matrix) and isinstance(problem.right, Matrix) and not problem.is_integer
-    return sides and problem.taps == 1 and min(problem.rows, problem.columns) <= MAX_THIN_LINES and problem.terms >= 32
+    return (
+        sides
+        and problem.taps == 1
+        and min(problem.rows, problem.columns) <= MAX_THIN_LINES
+        and problem.terms >= MIN_THIN_TERMS
+    )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ....core.graph import Desc
+from ....core.sizes import may_exceed
 from ....expr import ir
 from ....expr.gpu import Buffer, Features, GpuKernel, GpuModule
 from ....expr.gpu.dialect import Part
@@ -21,6 +22,8 @@ from .direct import is_narrow, narrow
 from .elements import ElementReader, ElementWriter
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
 from .gemv import MAX_COMBINED, is_thin, thin_kernel
+from .named import at_estimates, has_names, may_have_names
+from .parameters import Numbers
 from .problem import Matrix, Problem, divide_by_phases, is_spread, strides_of
 from .section import Section
 
@@ -41,6 +44,7 @@ class Contraction:
         orderings: preceding kernels that rearrange operands that are not constants.
         method: "tiled"; "tensor" on tensor cores; "thin" for a matrix and a few vectors; "narrow" for few output channels.
         splits: the split-K factor, if tiled or on tensor cores.
+        has_names: whether sizes have names.
         combined: the contractions of the epilogue, including this one.
     """
 
@@ -56,18 +60,36 @@ class Contraction:
         self.result, self.features = result, features
         self.combined: tuple[Contraction, ...] = (self,)
         problem, phase_constants = _divide_filter(problem, constants)
-        on_tensor_cores = tensor.suits(problem, features)
+        self.has_names = has_names(problem)
+        on_tensor_cores = tensor.suits(problem, features) and (not self.has_names or may_have_names(problem))
         self.problem, self.arranged = self._arrange(problem, constants, phase_constants, on_tensor_cores)
-        if on_tensor_cores and not (tensor_tiles.is_faster(self.problem, features) if is_faster is None else is_faster):
+        if on_tensor_cores and not (
+            tensor_tiles.is_faster(self._typical, features) if is_faster is None else is_faster
+        ):
             on_tensor_cores = False
             self.problem, self.arranged = self._arrange(problem, constants, phase_constants, on_tensor_cores)
-        self.orderings = terms.orderings(self.problem, self.arranged, features) if on_tensor_cores else []
+        is_ordered = on_tensor_cores and not self.has_names
+        self.orderings = terms.orderings(self.problem, self.arranged, features) if is_ordered else []
         for ordering in self.orderings:
             self.problem = ordering.apply(self.problem)
         narrow = "narrow" if is_narrow(self.problem) else "tiled"
         self.method = "tensor" if on_tensor_cores else "thin" if is_thin(self.problem) else narrow
         self.tile: tiled.Tile | tensor.TensorTile
-        self.tile, self.splits = choose(self) if on_tensor_cores else tiles.choose(self.problem, features)
+        if on_tensor_cores and self.has_names:
+            ranked = tensor_tiles.rank_tiles(self._typical, features)
+            self.tile, self.splits = next((tile, 1) for tile, splits in ranked if splits == 1)
+        else:
+            self.tile, self.splits = choose(self) if on_tensor_cores else tiles.choose(self.problem, features)
+
+    @property
+    def _typical(self) -> Problem:
+        """The problem for cost models."""
+        return at_estimates(self.problem) if self.has_names else self.problem
+
+    @property
+    def takes_sizes(self) -> bool:
+        """Whether the kernels, and so their epilogues, may have sizes as parameters."""
+        return self.method != "thin"
 
     @property
     def results(self) -> tuple[Input, ...]:
@@ -143,24 +165,26 @@ class Contraction:
         problem, features = self.problem, self.features
         end = self._epilogue(epilogue, title)
         if isinstance(self.tile, tensor.TensorTile):
-            is_short = tensor_tiles.is_short(problem, self.tile, self.splits, features)
+            is_short = tensor_tiles.is_short(self._typical, self.tile, self.splits, features)
             kernel = tensor.TensorKernel(problem, self.tile, self.splits, features, is_short)
             return [*self.ordering_kernels(title), *self._on_tensor_cores(end, kernel, title)]
         if self.method == "thin":
             return self._thin(end, title)
+        module = GpuModule(features)
+        size = self._size(module)
         sides = zip("ab", (problem.left, problem.right), strict=True)
         a, b = readers = [ElementReader(name, side.source, features) for name, side in sides]
         if self.method == "narrow":
-            parts, groups = narrow(problem, a, b)
-            comment = f"{self._size()}; an invocation for each position"
-            return self._finish(end, comment, readers, parts, groups, title, vectors=False)
-        parts, groups = tiled.body(problem, self.tile, a, b, self.splits, features.dialect)
-        comment = f"{self._size()}; tiles of {self.tile}"
+            parts, groups = narrow(problem, a, b, module)
+            comment = f"{size}; an invocation for each position"
+            return self._finish(end, comment, readers, module, parts, groups, title, vectors=False)
+        parts, groups = tiled.body(problem, self.tile, a, b, self.splits, features.dialect, module)
+        comment = f"{size}; tiles of {self.tile}"
         if self.splits == 1:
-            return self._finish(end, comment, readers, parts, groups, title, vectors=True)
+            return self._finish(end, comment, readers, module, parts, groups, title, vectors=True)
         sums, parts = ElementWriter(partial_sums(problem, self.splits), features, True), [put_partial(problem), *parts]
         comment += f", {self.splits} parts"
-        summing = assemble(title, comment, readers, [sums], GpuModule(features), parts, groups)
+        summing = assemble(title, comment, readers, [sums], module, parts, groups)
         return [summing, *self._add_parts(end, sums.buffer, title)]
 
     def ordering_kernels(self, title: str) -> list[GpuKernel]:
@@ -189,13 +213,14 @@ class Contraction:
     def _add_parts(self, end: Epilogue, sums: Buffer, title: str) -> list[GpuKernel]:
         comment, readers = f"adds up {self.splits} parts of each sum", [ElementReader("parts", sums, self.features, 4)]
         adding, groups = addition(self.problem, self.splits)
-        return self._finish(end, comment, readers, [adding], groups, title, vectors=True)
+        return self._finish(end, comment, readers, GpuModule(self.features), [adding], groups, title, vectors=True)
 
     def _finish(
         self,
         end: Epilogue,
         comment: str,
         readers: Sequence[ElementReader],
+        module: GpuModule,
         parts: Sequence[Part],
         groups: tuple[int, int, int],
         title: str,
@@ -205,7 +230,6 @@ class Contraction:
         last = list[GpuKernel]()
         if not end.can_store(self.features, vectors):
             (end,), last = end.as_kernels(title, self.features)
-        module = GpuModule(self.features)
         functions, writer = end.functions(module, self.features, vectors)
         return [assemble(title, comment, readers, [writer], module, [*functions, *parts], groups), *last]
 
@@ -220,10 +244,12 @@ class Contraction:
         assert is_aligned, f"{title}: the epilogue must read the result at the position that it writes"
         return fused
 
-    def _size(self) -> str:
+    def _size(self, numbers: Numbers) -> str:
         p = self.problem
-        stacks = f"{p.stacks} times " if p.stacks > 1 else ""
-        return f"{stacks}{p.rows} x {p.columns}, sums of {p.terms}"
+        # The text has no names: kernels that differ only in names are compiled once.
+        stacks, rows, columns, terms = (numbers.number(size) for size in (p.stacks, p.rows, p.columns, p.terms))
+        times = f"{stacks} times " if may_exceed(p.stacks, 1) else ""
+        return f"{times}{rows} x {columns}, sums of {terms}"
 
 
 def _divide_filter(problem: Problem, constants: Mapping[Input, np.ndarray]) -> tuple[Problem, dict[Input, GpuConstant]]:

@@ -7,7 +7,7 @@ product has one tap. If columns are contiguous in the result, tiles are stored a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
@@ -16,8 +16,10 @@ import numpy as np
 
 from ....core.graph import Desc
 from ....core.shapes import broadcast, conv_size
+from ....core.sizes import Dimension, is_multiple, is_same_shape, is_same_size, may_exceed
 from ....expr.ir import Input
 from ..constants import GpuConstant
+from .parameters import LITERALS, Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class View:
     @property
     def is_plain(self) -> bool:
         pairs = zip(self.strides, strides_of(self.shape), self.shape, strict=True)
-        return all(stride == plain for stride, plain, size in pairs if size > 1)
+        return all(is_same_size(stride, plain) for stride, plain, size in pairs if may_exceed(size, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,12 @@ class Matrix:
     @property
     def own_axes(self) -> list[tuple[int, int]]:
         """(size, stride) of the stack axes that do not broadcast."""
-        return [(size, stride) for size, stride in self.stack if stride and size > 1]
+        return [(size, stride) for size, stride in self.stack if _is_own(size, stride)]
 
     def stack_in(self, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
         """The stack in a new contiguous array, whose shape begins with the sizes of `own_axes`."""
         strides = iter(strides_of(shape))
-        return tuple((size, next(strides) if stride and size > 1 else 0) for size, stride in self.stack)
+        return tuple((size, next(strides) if _is_own(size, stride) else 0) for size, stride in self.stack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,11 @@ class ProblemWindow:
     @property
     def lines(self) -> int:
         return self.batches * prod(self.output)
+
+
+def _is_own(size: int, stride: int) -> bool:
+    """Whether an axis of a stack does not broadcast."""
+    return not is_same_size(stride, 0) and may_exceed(size, 1)
 
 
 def is_float32(side: Matrix | ProblemWindow) -> bool:
@@ -205,77 +212,81 @@ class Problem:
         if self.layout.phases > 1:
             return False
         if self.rows_are_channels:
-            return self.layout.pixels % 4 == 0
+            return is_multiple(self.layout.pixels, 4)
         width = self.columns if self.layout.kind == "matrix" else self.columns * self.stacks
-        return self.columns % 4 == 0 and width % 4 == 0
+        return is_multiple(self.columns, 4) and is_multiple(width, 4)
 
     @property
     def groups(self) -> int:
         return self.stacks // self.layout.phases
 
-    def exists(self, stack: str, row: str, column: str) -> str:
+    def exists(self, stack: str, row: str, column: str, numbers: Numbers = LITERALS) -> str:
         """The condition that an element is inside the result, as text; empty if bounds of rows and columns suffice."""
         # Unsigned: negative positions wrap to large ones.
-        return " && ".join(f"{at} < {size}u" for at, size in self.limits(stack, row, column))
+        limits = self.limits(stack, row, column, numbers)
+        return " && ".join(f"{at} < {numbers.unsigned(size)}" for at, size in limits)
 
-    def limits(self, stack: str, row: str, column: str) -> list[tuple[str, int]]:
+    def limits(self, stack: str, row: str, column: str, numbers: Numbers = LITERALS) -> list[tuple[str, int]]:
         """Positions (as text, with the size of the axis) that may be outside even if row and column are inside."""
         if self.layout.phases == 1:
             return []
-        at = self._places(stack, row, column)
+        at = self._places(stack, row, column, numbers)
         return [(at[axis], size) for axis, size in zip(spatial_axes(self.layout.kind), self.layout.size, strict=True)]
 
-    def _places(self, stack: str, row: str, column: str) -> dict[str, str]:
+    def _places(self, stack: str, row: str, column: str, numbers: Numbers) -> dict[str, str]:
         """The position along each axis of a convolution's result, as text, by letter of the layout."""
         layout, groups = self.layout, self.groups
         position, channel = (column, row) if self.rows_are_channels else (row, column)
         sizes = layout.size if layout.phases == 1 else layout.grid
-        is_single = layout.shape[0] == 1
-        batch = "0u" if is_single else f"{position} / {prod(sizes)}u"
-        places = unravel(position, sizes, is_single)
-        if groups > 1:
-            group = stack if layout.phases == 1 else f"{stack} % {groups}u"
-            channel = f"({group} * {self.outputs}u + {channel})"
+        is_single, unsigned = is_same_size(layout.shape[0], 1), numbers.unsigned
+        batch = "0u" if is_single else f"{position} / {unsigned(prod(sizes))}"
+        places = unravel(position, sizes, is_single, unsigned)
+        if may_exceed(groups, 1):
+            group = stack if layout.phases == 1 else f"{stack} % {unsigned(groups)}"
+            channel = f"({group} * {unsigned(self.outputs)} + {channel})"
         if layout.phases > 1:
-            phase = stack if groups == 1 else f"{stack} / {groups}u"
+            phase = f"{stack} / {unsigned(groups)}" if may_exceed(groups, 1) else stack
             offsets = unravel(phase, layout.spread, True)
             places = [
-                f"({place} * {step}u + {offset} - {first}u)"
+                f"({place} * {step}u + {offset} - {unsigned(first)})"
                 for place, step, offset, first in zip(places, layout.spread, offsets, layout.shift, strict=True)
             ]
         return {"n": batch, "c": channel, **dict(zip(spatial_axes(layout.kind), places, strict=True))}
 
-    def flat_index(self, stack: str, row: str, column: str) -> str:
-        layout = self.layout
+    def flat_index(self, stack: str, row: str, column: str, numbers: Numbers = LITERALS) -> str:
+        layout, unsigned = self.layout, numbers.unsigned
         if layout.kind == "matrix":
-            at = f"{row} * {self.columns}u + {column}"
-            return f"{stack} * {self.rows * self.columns}u + {at}" if self.stacks > 1 else at
+            at = f"{row} * {unsigned(self.columns)} + {column}"
+            is_single = not may_exceed(self.stacks, 1)
+            return at if is_single else f"{stack} * {unsigned(self.rows * self.columns)} + {at}"
         channels, pixels = self.groups * self.outputs, layout.pixels
-        places = self._places(stack, row, column)
+        places = self._places(stack, row, column, numbers)
         batch, channel = places["n"], places["c"]
         position = column if self.rows_are_channels else row
         if layout.phases > 1:
             axes = spatial_axes(layout.kind)
-            pixel = ravel([places[axis] for axis in axes], [f"{size}u" for size in layout.size])
-            position = pixel if batch == "0u" else f"{batch} * {pixels}u + {pixel}"
+            pixel = ravel([places[axis] for axis in axes], list(map(unsigned, layout.size)))
+            position = pixel if batch == "0u" else f"{batch} * {unsigned(pixels)} + {pixel}"
         else:
-            pixel = position if batch == "0u" else f"{position} % {pixels}u"
+            pixel = position if batch == "0u" else f"{position} % {unsigned(pixels)}"
         if not self.rows_are_channels:
-            return f"({position}) * {channels}u + {channel}"
-        line = channel if batch == "0u" else f"({batch} * {channels}u + {channel})"
-        return f"{line} * {pixels}u + {pixel}"
+            return f"({position}) * {unsigned(channels)} + {channel}"
+        line = channel if batch == "0u" else f"({batch} * {unsigned(channels)} + {channel})"
+        return f"{line} * {unsigned(pixels)} + {pixel}"
 
-    def axes(self, stack: str, row: str, column: str) -> list[str]:
+    def axes(self, stack: str, row: str, column: str, numbers: Numbers = LITERALS) -> list[str]:
         """The position along each axis of the result, as text."""
         layout = self.layout
         if layout.kind != "matrix":
-            places = self._places(stack, row, column)
+            places = self._places(stack, row, column, numbers)
             return [places[letter] for letter in layout.kind]
         if len(layout.shape) == 2:
             return [row, column]
-        line = f"({stack} * {self.rows}u + {row})" if self.stacks > 1 else row
+        unsigned = numbers.unsigned
+        line = f"({stack} * {unsigned(self.rows)} + {row})" if may_exceed(self.stacks, 1) else row
         sizes = zip(strides_of(layout.shape[:-1]), layout.shape[:-1], strict=True)
-        return [*("0u" if n == 1 else f"{line} / {s}u % {n}u" for s, n in sizes), column]
+        lines = ("0u" if is_same_size(n, 1) else f"{line} / {unsigned(s)} % {unsigned(n)}" for s, n in sizes)
+        return [*lines, column]
 
 
 def has_channels_first(layout: str) -> bool:
@@ -287,10 +298,12 @@ def spatial_axes(layout: str) -> str:
     return layout.replace("n", "").replace("c", "")
 
 
-def unravel(position: str, sizes: Sequence[int], is_bounded: bool, number: str = "{}u") -> list[str]:
+def unravel(
+    position: str, sizes: Sequence[int], is_bounded: bool, number: Callable[[Dimension], str] = LITERALS.unsigned
+) -> list[str]:
     """Split a position into one for each axis of `sizes`, as text.
 
-    The first is not reduced if `is_bounded`: the position is less than the product of the sizes. `number` formats constants.
+    The first is not reduced if `is_bounded`: the position is less than the product of the sizes. `number` writes the sizes.
 
     >>> unravel("p", (2, 3, 4), True)
     ['p / 12u', 'p / 4u % 3u', 'p % 4u']
@@ -298,9 +311,9 @@ def unravel(position: str, sizes: Sequence[int], is_bounded: bool, number: str =
     texts = []
     for axis, (size, below) in enumerate(zip(sizes, strides_of(tuple(sizes)), strict=True)):
         is_last = axis == len(sizes) - 1
-        text = position if is_last else f"{position} / {number.format(below)}"
+        text = position if is_last else f"{position} / {number(below)}"
         is_whole = is_bounded and axis == 0 and not is_last
-        texts.append(text if is_whole else f"{text} % {number.format(size)}")
+        texts.append(text if is_whole else f"{text} % {number(size)}")
     return texts
 
 
@@ -330,7 +343,8 @@ def strided_view(array: np.ndarray, shape: tuple[int, ...], strides: tuple[int, 
 def product(a: View, b: View, a_transpose: bool = False, b_transpose: bool = False) -> Problem:
     """The problem of `matmul` or `gemm`, for matrices or broadcasting stacks of matrices."""
     m, k = a.shape[-2:][:: -1 if a_transpose else 1]
-    n = b.shape[-2:][0 if b_transpose else 1]
+    terms, n = b.shape[-2:][:: -1 if b_transpose else 1]
+    k = k if isinstance(k, int) else terms  # equal in a run; a number if one of them is
     stack = broadcast(a.shape[:-2], b.shape[:-2])
     layout = OperandLayout("matrix", (*stack, m, n))
     (row, term), (depth, column) = a.strides[-2:], b.strides[-2:]
@@ -340,8 +354,8 @@ def product(a: View, b: View, a_transpose: bool = False, b_transpose: bool = Fal
         depth, column = column, depth
     left = Matrix(a.source, m, row, term, stack=_stack(a, stack))
     right = Matrix(b.source, n, column, depth, stack=_stack(b, stack))
-    is_whole = prod(a.shape[:-2]) == prod(stack) and a.is_plain
-    if stack and is_whole and all(stride == 0 for _, stride in right.stack):
+    is_whole = is_same_size(prod(a.shape[:-2]), prod(stack)) and a.is_plain
+    if stack and is_whole and all(is_same_size(stride, 0) for _, stride in right.stack):
         rows = m * prod(stack)  # all stacks share the right matrix: merge them into one taller left matrix
         return Problem(Matrix(a.source, rows, k, 1), replace(right, stack=()), 1, rows, n, 1, k, layout)
     return Problem(left, right, prod(stack), m, n, 1, k, layout)
@@ -349,8 +363,15 @@ def product(a: View, b: View, a_transpose: bool = False, b_transpose: bool = Fal
 
 def _stack(view: View, stack: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     own, strides = view.shape[:-2], view.strides[:-2]
-    padded = (0,) * (len(stack) - len(own)) + tuple(0 if n == 1 else s for n, s in zip(own, strides, strict=True))
+    sizes = zip(own, strides, stack[len(stack) - len(own) :], strict=True)
+    steps = (0 if _is_repeated(size, whole) else stride for size, stride, whole in sizes)
+    padded = (0,) * (len(stack) - len(own)) + tuple(steps)
     return tuple(zip(stack, padded, strict=True))
+
+
+def _is_repeated(size: int, whole: int) -> bool:
+    """Whether an axis of size 1 broadcasts. If its size is that of the result, its stride is right for size 1, too."""
+    return (isinstance(size, int) or not is_same_size(size, whole)) and size == 1
 
 
 def convolution(
@@ -373,16 +394,20 @@ def convolution(
     axes = spatial_axes(input_layout)
     windows = list(zip(axes, padding[::2], padding[1::2], strides, dilations, strict=True))
     output = tuple(output_sizes or (conv_size(sizes[axis], taps[axis], *rest) for axis, *rest in windows))
+    strides, dilations, groups = tuple(map(int, strides)), tuple(map(int, dilations)), int(groups)
     # Groups divide the input channels of transposed filters, and the output channels of others.
     channels = sizes["c"] // groups
+    if not isinstance(channels, int):
+        channels = taps["i"] // groups if is_transposed else taps["i"]  # equal in a run
     outputs = taps["o"] if is_transposed else taps["o"] // groups
     group = channels * inner["i"] if is_transposed else outputs * inner["o"]
     weights = Matrix(filter, outputs, inner["o"], inner["i"], inner["w"], ((groups, group),))
-    size, kernel = tuple(sizes[axis] for axis in axes), tuple(taps[axis] for axis in axes)
+    size, kernel = tuple(sizes[axis] for axis in axes), tuple(int(taps[axis]) for axis in axes)
     stack = ((groups, channels * steps["c"]),)
     pixels: Matrix | ProblemWindow
-    is_plain = max(*kernel, *strides) == 1 and not any(padding) and size == output
-    if is_plain and (sizes["n"] == 1 or not has_channels_first(input_layout)):
+    is_padded = not all(is_same_size(number, 0) for number in padding)
+    is_plain = max(*kernel, *strides) == 1 and not is_padded and is_same_shape(size, output)
+    if is_plain and (is_same_size(sizes["n"], 1) or not has_channels_first(input_layout)):
         pixels = Matrix(image, sizes["n"] * prod(size), steps["w"], steps["c"], stack=stack)
     else:
         pixels = ProblemWindow(
@@ -394,11 +419,11 @@ def convolution(
             pixel=steps["w"],
             step=steps["c"],
             kernel=kernel,
-            strides=tuple(strides),
-            dilations=tuple(dilations),
+            strides=strides,
+            dilations=dilations,
             before=tuple(padding[::2]),
             transposed=is_transposed,
-            inside=not is_transposed and not any(padding),
+            inside=not is_transposed and not is_padded,
             stack=stack,
         )
     shape = {"n": sizes["n"], "c": outputs * groups, **dict(zip(axes, output, strict=True))}

@@ -14,11 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
+from ....core.graph import Desc
+from ....core.sizes import is_multiple, is_same_shape, is_same_size, may_exceed
 from ....expr import ir
 from ....expr.gpu import Buffer, Features, GpuKernel
 from ....expr.gpu.triton import Position, Statements
 from ....expr.ir import Expr, Input, Load, Source
-from ..triton_kernel import mask_argument, triton_kernel
+from ..triton_kernel import TritonNumbers, mask_argument, triton_kernel
 from .direct import is_narrow
 from .epilogue import Epilogue
 from .gemv import is_thin
@@ -66,9 +68,14 @@ def suits(problem: Problem, features: Features) -> bool:
     if isinstance(image, ProblemWindow) and image.transposed and max(image.strides) > 1:
         return False  # unless `divide_by_phases` was applied
     types = {side.source.desc.data_type for side in (problem.left, problem.right)}
-    small = min(problem.rows, problem.columns, problem.terms) < MIN_LINES
+    small = any(size < MIN_LINES for size in (problem.rows, problem.columns, problem.terms))
     products = problem.stacks * problem.rows * problem.columns * problem.terms
     return not small and products >= MIN_PRODUCTS and types in ({"float32"}, {"float16"})
+
+
+def _is_same(one: Desc, other: Desc) -> bool:
+    """Whether arrays have equal shapes for all sizes, and equal types."""
+    return type(one) is type(other) and one.data_type == other.data_type and is_same_shape(one.shape, other.shape)
 
 
 class TensorSteps:
@@ -121,61 +128,71 @@ class Operand:
         line: "row" or "column".
         exists: the condition that a line exists; empty if all do.
         is_short: whether a program has few steps.
+        numbers: texts of numbers.
     """
 
     def __init__(
-        self, matrix: Matrix | ProblemWindow, side: str, line: str, exists: str, steps: TensorSteps, is_short: bool
+        self,
+        matrix: Matrix | ProblemWindow,
+        side: str,
+        line: str,
+        exists: str,
+        steps: TensorSteps,
+        is_short: bool,
+        numbers: TritonNumbers,
     ) -> None:
         self.matrix, self.side, self.line, self.exists, self.steps = matrix, side, line, exists, steps
-        self.problem = steps.problem
-        is_flat = isinstance(matrix, Matrix) and matrix.tap == matrix.step * self.problem.channels
+        self.problem, self.number, self.numbers = steps.problem, numbers.number, numbers
+        is_flat = isinstance(matrix, Matrix) and is_same_size(matrix.tap, matrix.step * self.problem.channels)
         self.term = "channel" if steps.by_tap or not is_flat else "term"
         self.is_held = is_short and (steps.by_tap or is_flat)
 
     def start(self) -> Iterator[str]:
         yield from self._start()
         if self.is_held:
-            yield f"{self.side}_held = {self.side}_start + {self.steps.numbers(self.side)} * {self.matrix.step}"
+            yield f"{self.side}_held = {self.side}_start + {self.steps.numbers(self.side)} * {self.number(self.matrix.step)}"
 
     def _start(self) -> Iterator[str]:
-        matrix, side, line = self.matrix, self.side, self.line
-        offset = python(stack_offset(matrix, "stack", self.problem.stacks))
+        matrix, side, line, number = self.matrix, self.side, self.line, self.number
+        offset = python(stack_offset(matrix, "stack", self.problem.stacks, self.numbers))
         if isinstance(matrix, Matrix):
-            yield f"{side}_start = {offset} + {line} * {matrix.stride}"
+            yield f"{side}_start = {offset} + {line} * {number(matrix.stride)}"
             return
         back = "+" if matrix.transposed else "-"
         batch, position = "0", line
-        if matrix.batches > 1:
-            batch, position = f"{line} // {prod(matrix.output)} * {matrix.batch}", f"{line} % {prod(matrix.output)}"
+        if may_exceed(matrix.batches, 1):
+            pixels = number(prod(matrix.output))
+            batch, position = f"{line} // {pixels} * {number(matrix.batch)}", f"{line} % {pixels}"
         names = [f"{side}_{axis}" for axis in window_axes(matrix)]
-        places = unravel(position, matrix.output, True, "{}")
+        places = unravel(position, matrix.output, True, number)
         for name, place, step, before in zip(names, places, matrix.strides, matrix.before, strict=True):
-            yield f"{name} = {python(place)} * {step} {back} {before}"
-        pixel = f"({ravel(names, matrix.size)})"
+            yield f"{name} = {python(place)} * {step} {back} {number(before)}"
+        pixel = f"({ravel(names, list(map(number, matrix.size)))})"
         # Triton vectorises loads if it sees that pixels are adjacent.
-        if max(matrix.strides) == 1 and matrix.output[1:] == matrix.size[1:]:
+        if max(matrix.strides) == 1 and is_same_shape(matrix.output[1:], matrix.size[1:]):
             pads = zip(matrix.before, strides_of(matrix.size), strict=True)
-            pixel = f"({position} {back} {sum(before * below for before, below in pads)})"
-        yield f"{side}_start = {offset} + {batch} + {pixel} * {matrix.pixel}"
+            pixel = f"({position} {back} {number(sum(before * below for before, below in pads))})"
+        yield f"{side}_start = {offset} + {batch} + {pixel} * {number(matrix.pixel)}"
 
     def load(self) -> Iterator[str]:
-        matrix, side, tap = self.matrix, self.side, self.steps.tap(self.side)
+        matrix, side, tap, number = self.matrix, self.side, self.steps.tap(self.side), self.number
         conditions = [self.exists, self.steps.exists(side)]
-        offset = f"begin * {matrix.step}" if self.is_held else f"{side}_start + {side}_{self.term} * {matrix.step}"
+        of_term = number(matrix.step)
+        offset = f"begin * {of_term}" if self.is_held else f"{side}_start + {side}_{self.term} * {of_term}"
         if isinstance(matrix, Matrix):
             if self.term == "channel" and self.problem.taps > 1:
-                offset += f" + {tap} * {matrix.tap}"
+                offset += f" + {tap} * {number(matrix.tap)}"
         else:
             ahead = "-" if matrix.transposed else "+"
             names = [f"{side}_{name}" for name in ("deep", "down", "right")[-len(matrix.size) :]]
-            places = unravel(tap, matrix.kernel, True, "{}")
+            places = unravel(tap, matrix.kernel, True, str)
             for name, place, step in zip(names, places, matrix.dilations, strict=True):
                 yield f"{name} = {python(place)} * {step}"
-            offset += f" {ahead} ({ravel(names, matrix.size)}) * {matrix.pixel}"
+            offset += f" {ahead} ({ravel(names, list(map(number, matrix.size)))}) * {number(matrix.pixel)}"
             if not matrix.inside:
                 for axis, moved, size in zip(window_axes(matrix), names, matrix.size, strict=True):
                     at = f"{side}_{axis} {ahead} {moved}"
-                    conditions += [f"{at} >= 0", f"{at} < {size}"]
+                    conditions += [f"{at} >= 0", f"{at} < {number(size)}"]
         mask = mask_argument(conditions)
         loaded = {f"{side}_tile": side}
         if isinstance(matrix, Matrix) and matrix.rest is not None:
@@ -192,7 +209,7 @@ def is_turned(problem: Problem, features: Features) -> bool:
     operand from shared memory, so the second operand should be split already, and should have contiguous terms.
     """
     may_be_first = in_three(problem, features) or needs_order(problem, features)
-    return may_be_first and problem.left.step == 1 and problem.right.step != 1
+    return may_be_first and is_same_size(problem.left.step, 1) and not is_same_size(problem.right.step, 1)
 
 
 class TensorKernel:
@@ -203,16 +220,18 @@ class TensorKernel:
         self.starts_early = starts_early
         self.problem, self.tile, self.splits, self.cores = problem, tile, splits, features.tensor_cores
         self.in_three = in_three(problem, features)
+        self.numbers = TritonNumbers()
         self.steps = TensorSteps(problem, tile.terms)
         self.is_turned = is_turned(problem, features)
-        self.cuts_off = needs_order(problem, features) and self._sides()[0].step != 1
+        self.cuts_off = needs_order(problem, features) and not is_same_size(self._sides()[0].step, 1)
         self.share = ceil(self.steps.count / splits)
         is_doubled = self.in_three and isinstance(problem.right, ProblemWindow) and self.share <= MAX_DOUBLED_STEPS
         self.stages = min(tile.stages, 2) if is_doubled else tile.stages
-        self.down, self.across = ceil(problem.rows / tile.rows), ceil(problem.columns / tile.columns)
+        self.down, self.across = -(-problem.rows // tile.rows), -(-problem.columns // tile.columns)
+        lines = {"row": (problem.rows, tile.rows), "column": (problem.columns, tile.columns)}
         self.inside = {
-            "row": f"row < {problem.rows}" if problem.rows % tile.rows else "",
-            "column": f"column < {problem.columns}" if problem.columns % tile.columns else "",
+            line: "" if is_multiple(size, step) else f"{line} < {self.numbers.number(size)}"
+            for line, (size, step) in lines.items()
         }
 
     @property
@@ -221,19 +240,19 @@ class TensorKernel:
 
     def finishing(self, finish: Epilogue, title: str) -> GpuKernel:
         """The kernel that computes the result; `UnsupportedError` if Triton cannot compute the epilogue."""
-        problem, others = self.problem, list[Input]()
+        problem, others, numbers = self.problem, list[Input](), self.numbers
         for source in ir.sources(finish.body):
             assert isinstance(source, Input)
             if source is not finish.results[0]:
                 others.append(source)
         names: dict[Source, str] = {source: f"x{k}" for k, source in enumerate(others)}
         parts = "row", "column"
-        texts = [python(text) for text in problem.axes("stack", "row", "column")]
+        texts = [python(text) for text in problem.axes("stack", "row", "column", numbers)]
         axes = {
             axis: Position(f"i{k}", frozenset(part for part in parts if re.search(rf"\b{part}\b", text)))
             for k, (axis, text) in enumerate(zip(finish.axes, texts, strict=True))
         }
-        inside, limits = dict(self.inside), problem.limits("stack", "row", "column")
+        inside, limits = dict(self.inside), problem.limits("stack", "row", "column", numbers)
         if limits:
             along = "column" if problem.rows_are_channels else "row"
             inside[along] = " & ".join(f"({text})" for text in (inside[along], "exists") if text)
@@ -242,16 +261,16 @@ class TensorKernel:
         for node in ir.walk(finish.body):
             if isinstance(node, Load) and node.source is finish.results[0]:
                 texts_of[node] = "total"
-            elif isinstance(node, Load) and node.source.desc == finish.target.desc and finish.is_aligned(node):
+            elif isinstance(node, Load) and _is_same(node.source.desc, finish.target.desc) and finish.is_aligned(node):
                 loaded = f"tl.load({names[node.source]} + at{f'{mask}, other=0' if mask else ''})"
                 texts_of[node] = f"tl.cast({loaded}, tl.float32)" if node.type == "float16" else loaded
-        statements = Statements(names, axes, inside, texts_of)
+        statements = Statements(names, axes, inside, texts_of, number=numbers.number)
         value = statements.element_of(finish.body, finish.target.desc.data_type)
-        places = [(python(text), size) for text, size in limits]
+        places = [(python(text), numbers.number(size)) for text, size in limits]
         exists = " & ".join(f"({text} >= 0) & ({text} < {size})" for text, size in places)
         lines = [
             *([f"exists = {exists}"] if exists else []),
-            f"at = {python(problem.flat_index('stack', 'row', 'column'))}",
+            f"at = {python(problem.flat_index('stack', 'row', 'column', numbers))}",
             *(f"i{k} = {text}" for k, text in enumerate(texts)),
             *statements.lines,
             f"tl.store(result + at, {value}{mask})",
@@ -288,24 +307,27 @@ class TensorKernel:
             stages=self.stages,
             cores=self.cores,
             starts_early=self.starts_early,
+            sizes=self.numbers.sizes,
         )
 
     def _place(self) -> Iterator[str]:
         """Statements that define the rows and columns of a program. Tiles are ordered by column within bands of rows."""
-        tiles, stacks, tile = self.down * self.across, self.problem.stacks, self.tile
+        number, stacks, tile = self.numbers.number, self.problem.stacks, self.tile
+        tiles, down = number(self.down * self.across), number(self.down)
         yield "program = tl.program_id(0)"
-        yield f"part = {f'program // {tiles * stacks}' if self.splits > 1 else '0'}"
-        yield f"stack = {f'program // {tiles} % {stacks}' if stacks > 1 else '0'}"
+        yield f"part = {f'program // {number(self.down * self.across * stacks)}' if self.splits > 1 else '0'}"
+        yield f"stack = {f'program // {tiles} % {number(stacks)}' if may_exceed(stacks, 1) else '0'}"
         yield f"number = program % {tiles}"
-        first_row, first_column = f"number % {self.down}", f"number // {self.down}"
-        if self.down > BAND:
-            yield f"first = number // {BAND * self.across} * {BAND}"
-            yield f"height = tl.minimum({self.down} - first, {BAND})"
-            yield f"within = number % {BAND * self.across}"
+        first_row, first_column = f"number % {down}", f"number // {down}"
+        if may_exceed(self.down, BAND):
+            band = number(BAND * self.across)
+            yield f"first = number // {band} * {BAND}"
+            yield f"height = tl.minimum({down} - first, {BAND})"
+            yield f"within = number % {band}"
             first_row, first_column = "(first + within % height)", "within // height"
-        down, across = ("[None, :]", "[:, None]") if self.is_turned else ("[:, None]", "[None, :]")
-        yield f"row = {first_row} * {tile.rows} + tl.arange(0, {tile.rows}){down}"
-        yield f"column = {first_column} * {tile.columns} + tl.arange(0, {tile.columns}){across}"
+        axes = ("[None, :]", "[:, None]") if self.is_turned else ("[:, None]", "[None, :]")
+        yield f"row = {first_row} * {tile.rows} + tl.arange(0, {tile.rows}){axes[0]}"
+        yield f"column = {first_column} * {tile.columns} + tl.arange(0, {tile.columns}){axes[1]}"
 
     def _sides(self) -> tuple[Matrix | ProblemWindow, Matrix | ProblemWindow]:
         left, right = self.problem.left, self.problem.right
@@ -317,7 +339,7 @@ class TensorKernel:
         if self.is_turned:
             lines, sizes = ("column", "row"), (tile.columns, tile.rows)
         operands = [
-            Operand(matrix, side, line, self.inside[line], steps, self.share <= MAX_HELD_STEPS)
+            Operand(matrix, side, line, self.inside[line], steps, self.share <= MAX_HELD_STEPS, self.numbers)
             for matrix, side, line in zip(self._sides(), "ab", lines, strict=True)
         ]
         for operand in operands:

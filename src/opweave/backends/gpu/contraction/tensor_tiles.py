@@ -9,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 from math import ceil
 
+from ....core.sizes import is_same_size
 from ....expr.gpu import Features
 from . import tiles
 from .problem import Matrix, Problem, ProblemWindow, is_float32
@@ -102,9 +103,9 @@ def measured_tiles(problem: Problem, features: Features) -> tuple[MeasuredTile, 
 
 def _reading(right: Matrix | ProblemWindow) -> str:
     if isinstance(right, Matrix):
-        return "terms" if right.step == 1 else "columns"
+        return "terms" if is_same_size(right.step, 1) else "columns"
     is_strided = right.transposed or right.strides[-1] != 1
-    return "strided windows" if is_strided and right.step != 1 else "windows"
+    return "strided windows" if is_strided and not is_same_size(right.step, 1) else "windows"
 
 
 def is_faster(problem: Problem, features: Features) -> bool:

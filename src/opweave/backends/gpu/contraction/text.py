@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from ....core.sizes import is_same_size, may_exceed
 from ....expr.gpu.dialect import DialectFunction, KernelEntry, Variable
-from .problem import Matrix, ProblemWindow, ravel
+from .parameters import LITERALS, Numbers
+from .problem import Matrix, ProblemWindow, ravel, strides_of
 
 
 def part(text: str) -> str:
@@ -18,8 +20,8 @@ def plus(text: str, constant: int) -> str:
     return f"{text} + {constant}u" if constant else text
 
 
-def times(text: str, factor: int) -> str:
-    return text if factor == 1 else f"{text} * {factor}u"
+def times(text: str, factor: int, numbers: Numbers = LITERALS) -> str:
+    return text if is_same_size(factor, 1) else f"{text} * {numbers.unsigned(factor)}"
 
 
 def quarter(text: str, width: int) -> str:
@@ -53,14 +55,15 @@ def entry(invocations: int, lines: Iterable[str]) -> KernelEntry:
     return KernelEntry((invocations,), ("group", "lane"), tuple(lines))
 
 
-def stack_offset(matrix: Matrix | ProblemWindow, stack: str, stacks: int) -> str:
+def stack_offset(matrix: Matrix | ProblemWindow, stack: str, stacks: int, numbers: Numbers = LITERALS) -> str:
     """The offset of a stack's matrix."""
-    parts, below = [], stacks
-    for size, stride in matrix.stack:
-        below //= size
-        if stride and size > 1:
-            position = stack if below == 1 else f"{stack} / {below}u"
-            parts.append(f"{position} % {size}u * {stride}u" if below * size < stacks else times(position, stride))
+    parts = []
+    for (size, stride), below in zip(matrix.stack, strides_of(tuple(size for size, _ in matrix.stack)), strict=True):
+        if not is_same_size(stride, 0) and may_exceed(size, 1):
+            position = stack if is_same_size(below, 1) else f"{stack} / {numbers.unsigned(below)}"
+            is_first = is_same_size(below * size, stacks)
+            position = position if is_first else f"{position} % {numbers.unsigned(size)}"
+            parts.append(times(position, stride, numbers) if is_first else f"{position} * {numbers.unsigned(stride)}")
     return " + ".join(parts) or "0u"
 
 
@@ -69,18 +72,19 @@ def window_axes(window: ProblemWindow) -> str:
     return "zyx"[-len(window.size) :]
 
 
-def window_start(window: ProblemWindow, name: str, positions: Sequence[str]) -> list[str]:
+def window_start(window: ProblemWindow, name: str, positions: Sequence[str], numbers: Numbers = LITERALS) -> list[str]:
     """Define `{name}_y`, `{name}_x`, …, the origin of the window for the result at `positions`."""
     lines = []
     for axis, text, stride, before in zip(window_axes(window), positions, window.strides, window.before, strict=True):
         start = f"i32({text})" if window.transposed or stride == 1 else f"i32({text}) * {stride}"
-        moved = f" {'+' if window.transposed else '-'} {before}" if before else ""
+        is_moved = not is_same_size(before, 0)
+        moved = f" {'+' if window.transposed else '-'} {numbers.number(before)}" if is_moved else ""
         lines.append(f"let {name}_{axis} = {start}{moved};")
     return lines
 
 
 def window_tap(
-    window: ProblemWindow, start: str, name: str, distances: Sequence[str]
+    window: ProblemWindow, start: str, name: str, distances: Sequence[str], numbers: Numbers = LITERALS
 ) -> tuple[list[str], list[str], str]:
     """The pixel at a tap of a window: statements, the conditions that the pixel exists, and its offset in the image.
 
@@ -96,7 +100,7 @@ def window_tap(
             conditions.append(f"{name}_{axis}_at * {stride} == {name}_{axis}_spread")
             at = f"{name}_{axis}_spread / {stride}"
         lines.append(f"let {name}_{axis}_at = {at};")
-        conditions.append(f"u32({name}_{axis}_at) < {size}u")
-    pixel = f"({ravel([f'{name}_{axis}_at' for axis in axes], window.size)})"
-    offset = f"{pixel} * {window.pixel}" if window.pixel > 1 else pixel
+        conditions.append(f"u32({name}_{axis}_at) < {numbers.unsigned(size)}")
+    pixel = f"({ravel([f'{name}_{axis}_at' for axis in axes], list(map(numbers.number, window.size)))})"
+    offset = f"{pixel} * {numbers.number(window.pixel)}" if may_exceed(window.pixel, 1) else pixel
     return lines, [] if window.inside else conditions, offset

@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from ....core.guards import estimate
+from ....core.sizes import is_multiple, is_same_size, may_exceed
 from ....expr.gpu.dialect import Dialect, Part, Variable
 from ....expr.gpu.writing import MAX_WORKGROUPS, workgroup_number
 from .elements import ElementReader
+from .parameters import Numbers
 from .problem import Matrix, Problem, ProblemWindow, strides_of, unravel
 from .text import entry, part, plus, quarter, return_if, stack_offset, statement, times, window_start, window_tap
 
@@ -64,12 +67,17 @@ class Steps:
 
     @classmethod
     def of(cls, problem: Problem, depth: int) -> Steps:
-        """Start each tap with a new step, unless that adds more than an eighth of the work."""
+        """Start each tap with a new step, unless that adds more than an eighth of the work, by an estimate."""
         per_tap = -(-problem.channels // depth)
         flat = -(-problem.terms // depth)
-        if problem.taps == 1 or per_tap * problem.taps * 8 <= flat * 9:
-            return cls(per_tap * problem.taps, per_tap, problem.channels % depth != 0)
-        return cls(flat, 0, problem.terms % depth != 0)
+        if problem.taps == 1 or estimate(per_tap * problem.taps * 8) <= estimate(flat * 9):
+            return cls(per_tap * problem.taps, per_tap, not is_multiple(problem.channels, depth))
+        return cls(flat, 0, not is_multiple(problem.terms, depth))
+
+    @property
+    def is_by_tap(self) -> bool:
+        """Whether all terms of a step belong to one tap."""
+        return not is_same_size(self.per_tap, 0)
 
 
 class TileSide:
@@ -84,14 +92,23 @@ class TileSide:
     """
 
     def __init__(
-        self, name: str, matrix: Matrix | ProblemWindow, problem: Problem, tile: Tile, reader: ElementReader
+        self,
+        name: str,
+        matrix: Matrix | ProblemWindow,
+        problem: Problem,
+        tile: Tile,
+        reader: ElementReader,
+        numbers: Numbers,
     ) -> None:
-        self.name, self.matrix, self.problem, self.tile = name, matrix, problem, tile
+        self.name, self.matrix, self.problem, self.tile, self.numbers = name, matrix, problem, tile, numbers
         self.lines = tile.rows if name == "a" else tile.columns
         self.steps = Steps.of(problem, tile.depth)
-        self.along_terms = matrix.step == 1 if isinstance(matrix, ProblemWindow) else matrix.step < matrix.stride
+        if isinstance(matrix, ProblemWindow):
+            self.along_terms = is_same_size(matrix.step, 1)
+        else:
+            self.along_terms = estimate(matrix.step) < estimate(matrix.stride)
         self.linear = isinstance(matrix, Matrix) and (
-            self.steps.per_tap > 0 or problem.taps == 1 or matrix.tap == problem.channels * matrix.step
+            self.steps.is_by_tap or problem.taps == 1 or is_same_size(matrix.tap, problem.channels * matrix.step)
         )
         self.width = 4 if self._can_load_vectors() else 1
         self.reader = reader
@@ -108,19 +125,19 @@ class TileSide:
     def _can_load_vectors(self) -> bool:
         """Whether aligned groups of four elements can be loaded as vectors."""
         matrix, problem = self.matrix, self.problem
-        if problem.stacks > 1 and any(stride % 4 for _, stride in matrix.stack):
+        if may_exceed(problem.stacks, 1) and not all(is_multiple(stride, 4) for _, stride in matrix.stack):
             return False
         if isinstance(matrix, ProblemWindow):
-            fits = problem.channels % 4 == 0 and matrix.pixel % 4 == 0 and matrix.batch % 4 == 0
-            return self.along_terms and fits and self.steps.per_tap > 0 and self.tile.depth % 4 == 0
+            fits = all(is_multiple(size, 4) for size in (problem.channels, matrix.pixel, matrix.batch))
+            return self.along_terms and fits and self.steps.is_by_tap and self.tile.depth % 4 == 0
         if not self.linear:
             return False
+        spaced = problem.taps == 1 or is_multiple(matrix.tap, 4)
         if self.along_terms:
-            spaced = problem.taps == 1 or matrix.tap % 4 == 0
-            whole = problem.channels % 4 == 0 and self.tile.depth % 4 == 0
-            return matrix.step == 1 and matrix.stride % 4 == 0 and whole and spaced
-        aligned = matrix.lines % 4 == 0 and matrix.step % 4 == 0 and (problem.taps == 1 or matrix.tap % 4 == 0)
-        return matrix.stride == 1 and aligned
+            whole = is_multiple(problem.channels, 4) and self.tile.depth % 4 == 0
+            return is_same_size(matrix.step, 1) and is_multiple(matrix.stride, 4) and whole and spaced
+        aligned = is_multiple(matrix.lines, 4) and is_multiple(matrix.step, 4)
+        return is_same_size(matrix.stride, 1) and aligned and spaced
 
     def _positions(self, inner: int, invocations: int) -> Iterator[tuple[str, str]]:
         """(line, term) of the first element of each load of an invocation, relative to the tile. Appends statements to `once`.
@@ -153,42 +170,44 @@ class TileSide:
         n, matrix = self.name, self.matrix
         first = "first_row" if n == "a" else "first_column"
         last = matrix.lines - (4 if self.width == 4 and not self.along_terms else 1)
-        offset = stack_offset(matrix, "stack", self.problem.stacks)
+        numbers = self.numbers
+        offset = stack_offset(matrix, "stack", self.problem.stacks, numbers)
         base = [f"{n}_stack"] if offset != "0u" else []
         lines = [*self.once, *(f"let {name} = {offset};" for name in base)]
         seen: dict[str, str] = {}
         for k, (line, term) in enumerate(self.positions):
             if line not in seen:
                 name = seen[line] = f"{n}_line{len(seen)}"
-                at = f"min({first} + {line}, {last}u)"
+                at = f"min({first} + {line}, {numbers.unsigned(last)})"
                 if isinstance(matrix, ProblemWindow):
-                    lines += _window(matrix, name, at, base)
+                    lines += _window(matrix, name, at, base, numbers)
                 else:
-                    lines.append(f"let {name} = {' + '.join([*base, times(at, matrix.stride)])};")
+                    lines.append(f"let {name} = {' + '.join([*base, times(at, matrix.stride, numbers)])};")
             self.at.append(seen[line])
             if self.linear:
-                text = f"{seen[line]} + {times(part(term), matrix.step)}"
+                text = f"{seen[line]} + {times(part(term), matrix.step, numbers)}"
                 lines.append(f"let {n}_at{k} = {quarter(text, self.width)};")
         type = f"vec4<{self.element}>" if self.width == 4 else self.element
         return [*lines, *(f"var {n}_next{k} = {type}();" for k in range(self.count))]
 
     def fetch(self) -> list[str]:
         """Load the elements of a step, given its first tap and channel (or its first term, if steps cross taps)."""
-        matrix, lines = self.matrix, list[str]()
-        bound = self.problem.channels if self.steps.per_tap else self.problem.terms
+        matrix, lines, numbers = self.matrix, list[str](), self.numbers
+        bound = self.problem.channels if self.steps.is_by_tap else self.problem.terms
         if self.linear:
             assert isinstance(matrix, Matrix)
-            jump = times("first", matrix.step)
-            if self.problem.taps > 1 and self.steps.per_tap:
-                jump = f"tap * {matrix.tap}u" + (f" + {jump}" if self.steps.per_tap > 1 else "")
+            jump = times("first", matrix.step, numbers)
+            if self.problem.taps > 1 and self.steps.is_by_tap:
+                within = f" + {jump}" if may_exceed(self.steps.per_tap, 1) else ""
+                jump = f"tap * {numbers.unsigned(matrix.tap)}{within}"
             lines.append(f"let {self.name}_jump = {quarter(jump, self.width)};")
-        elif isinstance(matrix, ProblemWindow) and self.steps.per_tap:
+        elif isinstance(matrix, ProblemWindow) and self.steps.is_by_tap:
             for name in dict.fromkeys(self.at):
-                lines += _tap(matrix, name, name, "tap")
+                lines += _tap(matrix, name, name, "tap", numbers)
         for k, (_, term) in enumerate(self.positions):
             at, conditions = self._address(k, term, lines)
             if self.steps.ragged:
-                conditions.append(f"first + {term} < {bound}u")
+                conditions.append(f"first + {term} < {numbers.unsigned(bound)}")
             value = self.reader.load(at, self.width)
             if conditions:
                 value = f"select({self.zero}, {value}, {' && '.join(conditions)})"
@@ -197,18 +216,20 @@ class TileSide:
 
     def _address(self, k: int, term: str, lines: list[str]) -> tuple[str, list[str]]:
         """The address of load `k`, and the conditions that the element exists. Appends required statements to `lines`."""
-        n, matrix, channels = self.name, self.matrix, self.problem.channels
+        n, matrix, channels, numbers = self.name, self.matrix, self.problem.channels, self.numbers
         if self.linear:
             return f"{n}_at{k} + {n}_jump", []
         name, tap, channel = self.at[k], "tap", f"(first + {term})"
-        if not self.steps.per_tap:
-            tap, channel = (f"{channel} / {channels}u", f"{channel} % {channels}u") if channels > 1 else (channel, "0u")
+        if not self.steps.is_by_tap:
+            size = numbers.unsigned(channels)
+            is_split = may_exceed(channels, 1)
+            tap, channel = (f"{channel} / {size}", f"{channel} % {size}") if is_split else (channel, "0u")
         if isinstance(matrix, Matrix):
-            return f"{name} + {times(channel, matrix.step)} + {times(tap, matrix.tap)}", []
-        if not self.steps.per_tap:
+            return f"{name} + {times(channel, matrix.step, numbers)} + {times(tap, matrix.tap, numbers)}", []
+        if not self.steps.is_by_tap:
             name = f"{name}_{k}"
-            lines += _tap(matrix, self.at[k], name, tap)
-        at = quarter(f"u32({name}_at) + {times(channel, matrix.step)}", self.width)
+            lines += _tap(matrix, self.at[k], name, tap, numbers)
+        at = quarter(f"u32({name}_at) + {times(channel, matrix.step, numbers)}", self.width)
         return at, [] if matrix.inside else [f"{name}_in"]
 
     def store(self) -> list[str]:
@@ -232,18 +253,19 @@ class TileSide:
         return lines
 
 
-def _window(m: ProblemWindow, name: str, line: str, base: list[str]) -> list[str]:
+def _window(m: ProblemWindow, name: str, line: str, base: list[str], numbers: Numbers) -> list[str]:
     """Define the origin of the window of a line; `base` holds the name of the stack's offset, or nothing."""
     p = f"{name}_position"
-    terms = [*base, *([times(f"({p} / {prod(m.output)}u)", m.batch)] if m.batches > 1 else [])]
+    is_single, pixels = not may_exceed(m.batches, 1), prod(m.output)
+    terms = [*base, *([] if is_single else [times(f"({p} / {numbers.unsigned(pixels)})", m.batch, numbers)])]
     return [
         f"let {p} = {line};",
-        *window_start(m, name, unravel(p, m.output, m.batches == 1)),
+        *window_start(m, name, unravel(p, m.output, is_single, numbers.unsigned), numbers),
         f"let {name}_image = i32({' + '.join(terms) or '0u'});",
     ]
 
 
-def _tap(m: ProblemWindow, name: str, key: str, tap: str) -> list[str]:
+def _tap(m: ProblemWindow, name: str, key: str, tap: str, numbers: Numbers) -> list[str]:
     """Define `{key}_at`, the pixel at a tap of a window, and `{key}_in`, the condition that the pixel exists."""
     distances = []
     for axis, (size, below, dilation) in enumerate(zip(m.kernel, strides_of(m.kernel), m.dilations, strict=True)):
@@ -251,7 +273,7 @@ def _tap(m: ProblemWindow, name: str, key: str, tap: str) -> list[str]:
         if axis or len(m.kernel) == 1:
             text = f"{text} % {size}"
         distances.append("0" if size == 1 else f"({text}) * {dilation}" if dilation > 1 else text)
-    lines, conditions, offset = window_tap(m, name, key, distances)
+    lines, conditions, offset = window_tap(m, name, key, distances, numbers)
     lines.append(f"let {key}_at = {name}_image + {offset};")
     if conditions:
         lines.append(f"let {key}_in = {' && '.join(conditions)};")
@@ -264,35 +286,37 @@ def _quad(line: str) -> str:
 
 
 def body(
-    problem: Problem, tile: Tile, a: ElementReader, b: ElementReader, splits: int, dialect: Dialect
+    problem: Problem, tile: Tile, a: ElementReader, b: ElementReader, splits: int, dialect: Dialect, numbers: Numbers
 ) -> tuple[list[Part], tuple[int, int, int]]:
     """Workgroup memory, the entry point, and its dispatch size. The entry point calls `put(stack, row, column, vec4)`.
 
     With split-K, the stack passed to `put` is split * stacks + stack.
     """
-    left, right = TileSide("a", problem.left, problem, tile, a), TileSide("b", problem.right, problem, tile, b)
+    left = TileSide("a", problem.left, problem, tile, a, numbers)
+    right = TileSide("b", problem.right, problem, tile, b, numbers)
     a.width, b.width = left.width, right.width
-    place, groups, once = _locate_workgroup(workgroups(problem, tile, splits))
+    place, groups, once = _locate_workgroup(workgroups(problem, tile, splits), numbers)
     across = tile.columns // tile.width
-    steps = left.steps
+    steps, unsigned = left.steps, numbers.unsigned
     share = -(-steps.count // splits)
-    stack = f"{place}.z" if splits == 1 else f"{place}.z % {problem.stacks}u"
+    has_stacks = may_exceed(problem.stacks, 1)
+    stack = f"{place}.z" if splits == 1 else f"{place}.z % {unsigned(problem.stacks)}"
     once += [
         f"let first_row = {place}.y * {tile.rows}u;",
         f"let first_column = {place}.x * {tile.columns}u;",
-        *([f"let stack = {stack};"] if problem.stacks > 1 else []),
+        *([f"let stack = {stack};"] if has_stacks else []),
         f"let ty = lane / {across}u;",
         f"let tx = lane % {across}u;",
         *left.setup(),
         *right.setup(),
     ]
     if splits > 1:
-        split = f"{place}.z / {problem.stacks}u" if problem.stacks > 1 else f"{place}.z"
+        split = f"{place}.z / {unsigned(problem.stacks)}" if has_stacks else f"{place}.z"
         once.append(f"let begin = {split} * {share}u;")
         once.append(f"let end = min(begin + {share}u, {steps.count}u);")
-    begin, end = ("begin", "end") if splits > 1 else ("0u", f"{steps.count}u")
+    begin, end = ("begin", "end") if splits > 1 else ("0u", unsigned(steps.count))
     sums = [f"sum_{r}_{c}" for r in range(tile.height) for c in range(tile.width // 4)]
-    fetch = [*_locate_step(steps, tile.depth), *left.fetch(), *right.fetch()]
+    fetch = [*_locate_step(steps, tile.depth, numbers), *left.fetch(), *right.fetch()]
     loop = [
         "workgroupBarrier();",
         *left.store(),
@@ -306,28 +330,30 @@ def body(
         *(f"var {name} = vec4<{problem.sum_type}>();" for name in sums),
         *statement("", [f"let ahead = {begin};", *fetch]),
         *statement(f"for (var step = {begin}; step < {end}; step++)", loop),
-        *_finish(tile, f"{place}.z" if splits > 1 or problem.stacks > 1 else "0u"),
+        *_finish(tile, f"{place}.z" if splits > 1 or has_stacks else "0u"),
     ]
     return [left.declaration, right.declaration, entry(tile.invocations, text)], groups
 
 
-def _locate_workgroup(counts: tuple[int, int, int]) -> tuple[str, tuple[int, int, int], list[str]]:
+def _locate_workgroup(counts: tuple[int, int, int], numbers: Numbers) -> tuple[str, tuple[int, int, int], list[str]]:
     """Locate a workgroup in a grid of size `counts`: name of the position, dispatch size, statements that define the name."""
-    if max(counts) <= MAX_WORKGROUPS:
+    if all(count <= MAX_WORKGROUPS for count in counts):  # an answer that is recorded, if there are names
         return "group", counts, []
-    x, y, _ = counts
-    number, groups = workgroup_number(prod(counts))
-    lines = [f"let number = {number};", *return_if(f"number >= {prod(counts)}u")]
-    return "place", groups, [*lines, f"let place = vec3<u32>(number % {x}u, number / {x}u % {y}u, number / {x * y}u);"]
+    unsigned, total = numbers.unsigned, prod(counts)
+    x, y, area = map(unsigned, (*counts[:2], prod(counts[:2])))
+    number, groups = workgroup_number(total, unsigned=unsigned)
+    lines = [f"let number = {number};", *return_if(f"number >= {unsigned(total)}")]
+    return "place", groups, [*lines, f"let place = vec3<u32>(number % {x}, number / {x} % {y}, number / {area});"]
 
 
-def _locate_step(steps: Steps, depth: int) -> list[str]:
+def _locate_step(steps: Steps, depth: int, numbers: Numbers) -> list[str]:
     """Define `tap` and the channel `first`, or the term `first`, at which the step `ahead` begins."""
-    if not steps.per_tap or steps.per_tap == steps.count:
+    if not steps.is_by_tap or is_same_size(steps.per_tap, steps.count):
         return [f"let first = ahead * {depth}u;"]
-    if steps.per_tap == 1:
+    if is_same_size(steps.per_tap, 1):
         return ["let tap = ahead;", "let first = 0u;"]
-    return [f"let tap = ahead / {steps.per_tap}u;", f"let first = ahead % {steps.per_tap}u * {depth}u;"]
+    per_tap = numbers.unsigned(steps.per_tap)
+    return [f"let tap = ahead / {per_tap};", f"let first = ahead % {per_tap} * {depth}u;"]
 
 
 def _compute(tile: Tile, dialect: Dialect, is_integer: bool) -> Iterator[str]:

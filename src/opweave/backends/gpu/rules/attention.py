@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from ....composites import group_query_attention, multi_head_attention, scaled_dot_product_attention
 from ....expr import Traced, clamp, compute, where
@@ -12,7 +13,7 @@ from ....expr.gpu import Workgroups
 from ....expr.ir import Cast, storage
 from ....expr.tracing import of_input
 from ..table import gpu
-from .flash import Attention, Element, Place, attend
+from .flash import Attention, AttentionSizes, Element, Place, attend, names_needed
 from .positions import broadcast
 from .reduction import narrow, widen
 from .results import Staged, Stages
@@ -46,7 +47,7 @@ def _in_one_array(problem: Attention, query: Traced, shape: Sequence[int], place
     def plan(stages: Stages) -> list[Traced]:
         return [attend(stages, problem, stages.array(storage(query.data_type), shape), place)]
 
-    return Staged(plan)
+    return Staged(plan, partial(names_needed, problem))
 
 
 @gpu.lower(scaled_dot_product_attention)
@@ -105,6 +106,7 @@ def _(
     keys = past if lengths is not None else past + new
     rotation = Rotation(cosines, sines, interleaved) if cosines is not None and sines is not None else None
     data_type = storage(query.data_type)
+    sizes = batches, heads, groups, new, keys, size, size
 
     def position(batch: Traced, i: Traced) -> Traced:
         """The position of query `i`, or of new key `i`, among all keys."""
@@ -177,7 +179,7 @@ def _(
             return seen & (at > position(b, i) - window) if window else seen
 
         problem = Attention(
-            *(batches, heads, groups, new, keys, size, size),
+            *sizes,
             query=of_query,
             key=lambda *p: all_keys[p],
             value=lambda *p: all_values[p],
@@ -193,4 +195,4 @@ def _(
         y = attend(stages, problem, result, lambda b, h, i, d: (b, i, h * size + d))
         return [y, *memory]
 
-    return Staged(plan)
+    return Staged(plan, partial(names_needed, AttentionSizes(*sizes)))

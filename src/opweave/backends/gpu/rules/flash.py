@@ -12,12 +12,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from ....core.guards import estimate
+from ....core.size_bounds import lower_bound
+from ....core.size_values import variables_in
+from ....core.sizes import is_multiple, is_same_size, is_static
 from ....expr import Traced, clamp, exp, max as larger_of, max_over, min as lesser_of, sum_over, tanh, where
 from ....expr.gpu import Features, Local, Workgroups
 from ....expr.gpu.workgroups import UNROLLED_ELEMENTS
 from ....expr.ir import Input
 from ....expr.tracing import of_input
-from .flash_tensor import on_tensor_cores
+from .flash_tensor import on_tensor_cores, suits
 from .reduction import dot
 from .results import Stages
 
@@ -46,13 +50,33 @@ Place = Callable[..., Sequence[Traced | int]]
 
 
 @dataclass(frozen=True)
-class Attention:
-    """Attention of any kind. All functions return float32, or conditions.
+class AttentionSizes:
+    """The sizes of attention.
 
     Attributes:
         groups: number of heads of keys and values.
         size: size of queries and keys, [0, size) are positions `s`.
         values: size of values, [0, values) are positions `d`.
+    """
+
+    batches: int
+    heads: int
+    groups: int
+    queries: int
+    keys: int
+    size: int
+    values: int
+
+    @property
+    def share(self) -> int:
+        return self.heads // self.groups
+
+
+@dataclass(frozen=True)
+class Attention(AttentionSizes):
+    """Attention of any kind. All functions return float32, or conditions.
+
+    Attributes:
         query: `query(batch, head, query, s)`, scaled.
         key: `key(batch, group, key, s)`.
         value: `value(batch, group, key, d)`.
@@ -67,13 +91,6 @@ class Attention:
         has_room: whether invisible values may be arbitrary, including NaN.
     """
 
-    batches: int
-    heads: int
-    groups: int
-    queries: int
-    keys: int
-    size: int
-    values: int
     query: Element
     key: Element
     value: Element
@@ -86,10 +103,6 @@ class Attention:
     empty: float = 0.0
     zeroes: bool = False
     has_room: bool = False
-
-    @property
-    def share(self) -> int:
-        return self.heads // self.groups
 
 
 @dataclass(frozen=True)
@@ -118,7 +131,27 @@ class _FlashTile:
         return stored + self.lines * (self.keys + self.keys // NEIGHBOURS + 4)
 
 
-def _tile(problem: Attention, features: Features) -> _FlashTile:
+def names_needed(problem: AttentionSizes, features: Features) -> tuple[set[str], set[str]]:
+    """The names that need numbers for all sizes, and those that need numbers for the sizes of this run only.
+
+    Kernels take names of batches, heads, queries and keys. Triton's, which are faster for large problems, need numbers.
+    """
+    sizes = problem.batches, problem.heads, problem.groups, problem.queries, problem.keys
+    names = variables_in((*sizes, problem.size, problem.values))
+    if not names:
+        return set(), set()
+    if empty := [size for size in sizes if lower_bound(size) < 1 and size < 1]:
+        return set(), variables_in(tuple(empty))
+    needs_all = not is_static((problem.share, problem.size, problem.values)) or suits(problem, features)
+    return names if needs_all else set(), set()
+
+
+def _at_estimates(p: AttentionSizes) -> AttentionSizes:
+    """The sizes of the first run, on which only speed depends."""
+    return AttentionSizes(*map(estimate, (p.batches, p.heads, p.groups, p.queries, p.keys, p.size, p.values)))
+
+
+def _tile(problem: AttentionSizes, features: Features) -> _FlashTile:
     whole = problem.share * problem.queries
     tiles = [(problem.share, problem.queries)] if whole <= MAX_LINES else []
     tiles += [(1, min(problem.queries, lines)) for lines in (16, 8, 4, 2, 1)]
@@ -145,8 +178,8 @@ def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> T
     kernel = on_tensor_cores(problem, stages.features, result, place)
     if kernel is not None:
         return stages.add(kernel, result)
-    tile = _tile(problem, stages.features)
     features, target = stages.features, result
+    tile = _tile(_at_estimates(problem), features)
     while True:
         if tile.parts > 1:
             shape = [problem.batches, problem.heads, problem.queries, tile.parts, problem.values + 2]
@@ -228,7 +261,7 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
             program.fill(of_query, lambda h, i, s: problem.query(batch, head(h), query(i), s))
 
     # If a part is a single block, queries are loaded together with keys and values.
-    is_single = tile.parts > 1 and of_part == 1 and features.dialect.kept > 0
+    is_single = tile.parts > 1 and is_same_size(of_part, 1) and features.dialect.kept > 0
     if not is_single:
         fill_query()
     first, end = part * of_part, clamp((part + 1) * of_part, None, blocks)
@@ -265,7 +298,7 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
                 total = problem.adjust(total, *position)
             if problem.visible is not None:
                 total = where(problem.visible(*position), total, -math.inf)
-            if problem.keys % count:
+            if not is_multiple(problem.keys, count):
                 total = where(block * count + k < problem.keys, total, -math.inf)
             return total
 

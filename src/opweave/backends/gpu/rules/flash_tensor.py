@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ....core.graph import Desc
+from ....core.sizes import is_static
 from ....expr import Traced, tanh, where
 from ....expr.array import as_array
 from ....expr.gpu import Features, GpuKernel, KernelProgram, TensorCores
@@ -21,7 +22,7 @@ from ....expr.simplify import simplify_elements
 from ..triton_kernel import mask_argument, triton_kernel
 
 if TYPE_CHECKING:
-    from .flash import Attention, Place
+    from .flash import Attention, AttentionSizes, Place
 
 MIN_LINES = 16
 """Fewest queries and keys of a tile, and smallest size."""
@@ -45,19 +46,20 @@ class _FlashTensorTile:
     stages: int
 
 
-def suits(problem: Attention, features: Features) -> bool:
+def suits(problem: AttentionSizes, features: Features) -> bool:
     """Whether attention is worth a kernel for tensor cores."""
     if features.tensor_cores is None or max(problem.size, problem.values) > MAX_SIZE:
         return False
     scores = problem.batches * problem.heads * problem.queries * problem.keys
-    small = min(problem.queries, problem.keys) < MIN_LINES
+    small = any(size < MIN_LINES for size in (problem.queries, problem.keys))
     return not small and scores * (problem.size + problem.values) >= MIN_PRODUCTS
 
 
 def on_tensor_cores(problem: Attention, features: Features, result: Input, place: Place) -> TensorAttention | None:
-    """The kernel on tensor cores; None if it does not suit, or if Triton cannot compute the problem."""
+    """The kernel on tensor cores; None if it does not suit, if sizes have names, or if Triton cannot compute the problem."""
     cores = features.tensor_cores
-    if cores is None or not suits(problem, features):
+    has_names = not is_static((problem.batches, problem.heads, problem.queries, problem.keys))
+    if cores is None or has_names or not suits(problem, features):
         return None
     try:
         return TensorAttention(problem, features, cores, result, place)

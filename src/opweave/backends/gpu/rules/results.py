@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ....core.dtypes import DataType
 from ....core.graph import Desc
+from ....core.sizes import is_same_shape, is_same_size
 from ....expr import ir
 from ....expr.array import Traced
 from ....expr.gpu import Features, KernelProgram
@@ -115,11 +116,11 @@ def view_of(array: Traced) -> View | None:
     load, rank = array.body, array.rank
     if not isinstance(load, ir.Load) or not isinstance(load.source, Input):
         return None
-    if array.shape == load.source.desc.shape and ir.is_aligned(load):
+    if is_same_shape(array.shape, load.source.desc.shape) and ir.is_aligned(load):
         return View.of(load.source)
     strides = [0] * rank
     for part, stride in zip(load.parts, strides_of(load.source.desc.shape), strict=True):
-        if isinstance(part, ir.Index) and part.axis < 0 and not strides[part.axis]:
+        if isinstance(part, ir.Index) and part.axis < 0 and is_same_size(strides[part.axis], 0):
             strides[part.axis] = stride
         elif not (isinstance(part, ir.Const) and part.value == 0):
             return None
@@ -133,11 +134,16 @@ FIRST_NUMBER = 1 << 20
 class Staged:
     """A result that takes several kernels: `plan` adds the stages, and returns the result arrays.
 
-    `inputs` are the arrays that stand for the operands in the stages.
+    `inputs` are the arrays that stand for the operands in the stages. `names_needed` returns the names that need numbers on a
+    device, for all sizes and for those of this run; without it, all names do.
     """
 
-    def __init__(self, plan: Callable[[Stages], Sequence[Traced]]) -> None:
-        self.plan = plan
+    def __init__(
+        self,
+        plan: Callable[[Stages], Sequence[Traced]],
+        names_needed: Callable[[Features], tuple[set[str], set[str]]] | None = None,
+    ) -> None:
+        self.plan, self.names_needed = plan, names_needed
         self.inputs: tuple[Input, ...] = ()
         self._plans: dict[Features, tuple[list[ResultStage], list[Input]]] = {}
 

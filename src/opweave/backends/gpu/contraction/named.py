@@ -1,0 +1,77 @@
+"""Contractions whose sizes have names: most kernels take sizes as parameters, others need numbers.
+
+Which names need numbers depends on comparisons, whose answers the scope of `Guards` records: a single row, for example, has a
+kernel of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ....core.guards import estimate
+from ....core.size_bounds import lower_bound
+from ....core.size_values import variables_in
+from ....core.sizes import Size, is_static, may_exceed
+from ....expr.gpu import Features
+from .gemv import MIN_THIN_TERMS
+from .problem import Matrix, Problem, ProblemWindow
+from .tensor import suits
+from .tiled import Steps
+
+DEEPEST = 20
+"""Most terms of a step: the largest of `tiles.DEPTHS`."""
+
+
+def has_names(problem: Problem) -> bool:
+    return not is_static(_sizes(problem))
+
+
+def at_estimates(problem: Problem) -> Problem:
+    """The problem with the sizes of the first run, on which only speed depends; for cost models, which read no operands."""
+    rows, columns, stacks = (estimate(size) for size in (problem.rows, problem.columns, problem.stacks))
+    return replace(problem, rows=rows, columns=columns, stacks=stacks, channels=estimate(problem.channels))
+
+
+def names_needed(problem: Problem, features: Features) -> tuple[set[str], set[str]]:
+    """The names that need numbers for all sizes, and those that need numbers for the sizes of this run only."""
+    names = variables_in(_sizes(problem))
+    if not names:
+        return set(), set()
+    if empty := [size for size in _extents(problem) if lower_bound(size) < 1 and size < 1]:
+        return set(), variables_in(tuple(empty))
+    if single := [
+        size for size in (problem.rows, problem.columns) if isinstance(size, Size) and _is_gemv(problem, size)
+    ]:
+        return set(), variables_in(tuple(single))
+    if suits(problem, features) and not may_have_names(problem):
+        return names, set()
+    if features.is_software and Steps.of(problem, DEEPEST).count > features.max_iterations // 4:
+        return set(), names  # `tiles.choose` divides such sums
+    return set(), set()
+
+
+def _is_gemv(problem: Problem, lines: int) -> bool:
+    """Whether a side of a product is a single vector in this run: `gemv` has a faster kernel for this number."""
+    sides = isinstance(problem.left, Matrix) and isinstance(problem.right, Matrix) and not problem.is_integer
+    return sides and problem.taps == 1 and may_exceed(problem.terms, MIN_THIN_TERMS - 1) and lines == 1
+
+
+def may_have_names(problem: Problem) -> bool:
+    """Whether kernels for tensor cores take the sizes that are names: rows, columns and stacks, but no terms."""
+    return is_static((problem.taps, problem.channels))
+
+
+def _extents(problem: Problem) -> list[int]:
+    """The sizes of loops and arrays."""
+    shapes = (size for side in (problem.left, problem.right) for size in side.source.desc.shape)
+    return [problem.stacks, problem.rows, problem.columns, problem.channels, *shapes]
+
+
+def _sizes(problem: Problem) -> tuple[int, ...]:
+    """All sizes that kernels depend on."""
+    sizes = [*_extents(problem), *problem.layout.shape, *problem.layout.grid]
+    for side in (problem.left, problem.right):
+        sizes += (number for pair in side.stack for number in pair)
+        if isinstance(side, ProblemWindow):
+            sizes += (*side.size, *side.output, *side.before)
+    return tuple(sizes)

@@ -1,0 +1,29 @@
+"""Texts of numbers in kernels: literals, or parameters for sizes that are known only when a graph runs."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ....core.sizes import Dimension
+
+
+class Numbers(Protocol):
+    """Returns the texts of numbers; the module of a kernel declares parameters for sizes."""
+
+    def number(self, value: Dimension) -> str:
+        """The text of an i32."""
+
+    def unsigned(self, value: Dimension) -> str:
+        """The text of a number that is not negative, as a u32."""
+
+
+class _Literals:
+    def number(self, value: Dimension) -> str:
+        return str(value)
+
+    def unsigned(self, value: Dimension) -> str:
+        return f"{value}u"
+
+
+LITERALS: Numbers = _Literals()
+"""For kernels of static graphs, whose sizes are numbers."""
