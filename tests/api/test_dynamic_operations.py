@@ -768,21 +768,21 @@ def test_reductions_of_no_sizes(context: ow.MLContext) -> None:
 # Programs with names --------------------------------------------------------------------------------------------------
 
 
-def cell(b: Any, x: Any, weights: str, hidden: int, gates: int) -> Any:
-    """The state of a recurrent cell; the rows of its weights have names, whose sizes depend on `hidden`."""
-    weight = b.input("weight", "float32", [weights, x.shape[1]])
-    recurrent = b.input("recurrent", "float32", [weights, hidden])
-    state = np.zeros((3, hidden), "float32")
+def cell(b: Any, x: Any, gates: int) -> Any:
+    """The state of a recurrent cell with one element, a size that has a name in the operands."""
+    weight = b.input("weight", "float32", ["rows", x.shape[1]])
+    recurrent = b.input("recurrent", "float32", ["rows", "hidden"])
+    state = b.input("state", "float32", [3, "hidden"])
     if gates == 3:
-        return b.gru_cell(x, weight, recurrent, state, hidden)
-    return b.lstm_cell(x, weight, recurrent, state, state, hidden)[0]
+        return b.gru_cell(x, weight, recurrent, state, 1)
+    return b.lstm_cell(x, weight, recurrent, state, state, 1)[0]
 
 
 @pytest.mark.parametrize("gates", [3, 4])
 def test_results_of_decompositions_have_the_declared_dimensions(context: ow.MLContext, gates: int) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", [3, "n"])
-    state = cell(builder, x, "rows", 1, gates)
+    state = cell(builder, x, gates)
     rows = builder.cast(builder.shape(state), "uint8")
     for op in (builder.min, builder.max, builder.sub):  # of a formula, this would be a long one
         rows = op(rows, np.uint8([0]))
@@ -794,6 +794,7 @@ def test_results_of_decompositions_have_the_declared_dimensions(context: ow.MLCo
             "x": np.ones((3, n), "float32"),
             "weight": np.ones((gates, n), "float32"),
             "recurrent": np.ones((gates, 1), "float32"),
+            "state": np.ones((3, 1), "float32"),
         }
         results = context.compute(graph, feeds)
         assert results["squeezed"].shape == (3,)
@@ -804,8 +805,11 @@ def test_composites_with_names_give_chains_their_declared_sizes(context: ow.MLCo
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "uint32", ["n", "n", "m"])
     cropped = center_crop_pad(builder, x, [x.shape[0], 7, 6], axes=[0, 1, 2])
-    sizes = builder.shape(cropped)
-    times = builder.min(builder.cast(builder.sub(sizes, np.uint32([1])), "int8"), np.int8([2]))
+    sizes = builder.slice(builder.shape(cropped), [1], [1])
+    for _ in range(3):  # of a formula, the last one would be a long one
+        sizes = builder.cast(builder.cast(sizes, "uint8"), "int64")
+        sizes = builder.min(builder.max(sizes, np.int64([3])), np.int64([9]))
+    times = builder.concat([builder.min(sizes, np.int64([2]))] * 3, 0)
     graph = builder.build({"y": builder.tile_dynamic(cropped, times)})
     for n, m in ((4, 5), (9, 2), (4, 6)):
         array = np.arange(n * n * m, dtype="uint32").reshape(n, n, m)
