@@ -231,3 +231,17 @@ def check(
         for name, expected in context.compute(build(context, make, data_type, numbers), arrays).items():
             np.testing.assert_allclose(result[name], expected, tolerance, tolerance, strict=True)
     return graph
+
+
+def check_with_reference(
+    context: ow.MLContext, make: Build, data_type: Any, tolerance: float, sizes: Sequence[Mapping[str, int]]
+) -> ow.MLGraph:
+    """Run the graph with names for all sizes, and compare it with the reference."""
+    graph, reference = build(context, make, data_type), ow.ml.create_context(device="reference")
+    for numbers in sizes:
+        arrays = arrays_for(graph, numbers)
+        static = build(reference, make, data_type, numbers)
+        expected = reference.compute(static, {name: arrays[name] for name in static.inputs})
+        for name, result in context.compute(graph, arrays).items():
+            np.testing.assert_allclose(result, expected[name], tolerance, tolerance, strict=True)
+    return graph

@@ -17,9 +17,8 @@ from support.gpu_sizes import (
     PRODUCTS,
     SIZES,
     Build,
-    arrays_for,
-    build,
     check,
+    check_with_reference,
     weights,
 )
 from support.webgpu_kernels import kernels_of
@@ -58,27 +57,25 @@ def test_sums_are_close_to_those_of_static_graphs(context: ow.MLContext, name: s
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_products_are_close_to_those_of_static_graphs(context: ow.MLContext, name: str) -> None:
-    make = PARTS[name]
-    check(context, make, "float16", 2e-2, PRODUCT_SIZES[:3])
-    check(context, make, "float32", 1e-4, PRODUCT_SIZES[:4])
+def test_products_are_those_of_the_reference(context: ow.MLContext, name: str) -> None:
+    check_with_reference(context, PARTS[name], "float32", 1e-4, PRODUCT_SIZES[:3])
 
 
 ON_TENSOR_CORES: dict[str, Build] = {
     "rows": lambda b, x, n, m: (b.matmul(x(n, 48), weights(b, x, 48, 40)) + x(40)).relu(),
     "rows and columns": lambda b, x, n, m: b.matmul(x(n, 40), x(40, m)),
-    "stacks": lambda b, x, n, m: b.matmul(x(n, 20, 48), x(n, 48, 33)),
-    "stacks that broadcast": lambda b, x, n, m: b.matmul(x(m, 1, 20, 16), x(n, 16, 20)),
-    "one right matrix": lambda b, x, n, m: b.matmul(x(n, m, 48), weights(b, x, 48, 64)) + x(n, m, 64),
+    "stacks": lambda b, x, n, m: b.matmul(x(n, 20, 40), x(n, 40, 17)),
+    "stacks that broadcast": lambda b, x, n, m: b.matmul(x(2, 1, n, 16), x(3, 16, 20)),
+    "one right matrix": lambda b, x, n, m: b.matmul(x(2, n, 48), weights(b, x, 48, 64)) + x(2, n, 64),
     "a gemm": lambda b, x, n, m: b.gemm(x(n, 48), x(64, 48), c=x(n, 1), b_transpose=True),
     "a transposed gemm": lambda b, x, n, m: b.gemm(x(48, n), x(48, m), a_transpose=True).neg(),
     "a transpose": lambda b, x, n, m: b.matmul(x(m, 32), b.transpose(x(n, 32))),
     "a number": lambda b, x, n, m: b.matmul(x(n, 48), x(48, 64)) / n,
     "images": lambda b, x, n, m: b.conv2d(
-        x(n, 16, m, 9), weights(b, x, 32, 16, 3, 3), padding=[1, 1, 1, 1], bias=x(32)
+        x(2, 16, n, 9), weights(b, x, 32, 16, 3, 3), padding=[1, 1, 1, 1], bias=x(32)
     ),
     "images in nhwc": lambda b, x, n, m: b.conv2d(
-        x(n, m, 9, 16), x(32, 3, 3, 16), strides=[2, 2], input_layout="nhwc", filter_layout="ohwi"
+        x(3, n, 9, 16), x(32, 3, 3, 16), strides=[2, 2], input_layout="nhwc", filter_layout="ohwi"
     ).relu(),
 }
 
@@ -93,19 +90,15 @@ def test_tensor_cores_take_sizes(
     """One program runs all sizes, on tensor cores."""
     monkeypatch.setattr(tensor_tiles, "rank_tiles", lambda *_: iter([(SMALL, 1)]))
     tolerance = 1e-4 if data_type == "float32" else 2e-2
-    sizes = [{"n": n, "m": m} for n, m in ((17, 20), (32, 33), (70, 16), (45, 64))]
-    graph = check(context, ON_TENSOR_CORES[name], data_type, tolerance, sizes)
+    sizes = [{"n": n, "m": m} for n, m in ((17, 20), (33, 16))]
+    graph = check_with_reference(context, ON_TENSOR_CORES[name], data_type, tolerance, sizes)
     assert "triton" in [kernel.compiler for kernel in kernels_of(graph)]
-    fresh, counts = build(context, ON_TENSOR_CORES[name], data_type), []
-    for numbers in sizes:
-        context.compute(fresh, arrays_for(fresh, numbers))
-        counts.append(driver.calls["functions"])
-    assert counts == counts[:1] * len(sizes)
+    assert driver.calls["functions"] == 1
 
 
 @pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
 @pytest.mark.usefixtures("small_tiles")
 def test_terms_need_numbers_on_tensor_cores(context: ow.MLContext) -> None:
     make = lambda b, x, n, m: b.matmul(x(40, n), x(n, 40), label="scores")  # noqa: E731
-    graph = check(context, make, "float32", 1e-4, [{"n": 17}, {"n": 40}])
+    graph = check_with_reference(context, make, "float32", 1e-4, [{"n": 17}, {"n": 40}])
     assert "compiled for each size of n: matmul 'scores' has kernels for numbers only" in graph.explain()

@@ -18,6 +18,7 @@ from support.gpu_sizes import (
     arrays_for,
     build,
     check,
+    check_with_reference,
     weights,
 )
 from support.webgpu_device import gpu_context
@@ -70,13 +71,7 @@ def test_sums_are_close_to_those_of_static_graphs(context: ow.MLContext, name: s
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize("name", [*PRODUCTS, *CONVOLUTIONS, *ATTENTION])
 def test_products_are_those_of_the_reference(context: ow.MLContext, name: str, data_type: Any) -> None:
-    make = ALL[name]
-    graph = build(context, make, data_type)
-    for numbers in PRODUCT_SIZES:
-        arrays = arrays_for(graph, numbers)
-        expected = REFERENCE.compute(build(REFERENCE, make, data_type, numbers), arrays)["y0"]
-        close = {"rtol": 1e-4, "atol": 1e-4} if data_type == "float32" else {"rtol": 4e-3, "atol": 2e-2}
-        np.testing.assert_allclose(context.compute(graph, arrays)["y0"], expected, **close, strict=True)
+    check_with_reference(context, ALL[name], data_type, 1e-4 if data_type == "float32" else 2e-2, PRODUCT_SIZES)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -14,7 +14,7 @@ from ....core.sizes import is_static
 from ....expr.gpu.dialect import Part
 from ....expr.gpu.writing import workgroup_number
 from .elements import ElementReader
-from .parameters import Numbers
+from .parameters import KernelNumbers
 from .problem import Matrix, Problem, ProblemWindow, is_spread, unravel
 from .text import entry, quarter, return_if, stack_offset, statement, window_start, window_tap
 
@@ -48,7 +48,7 @@ def is_narrow(problem: Problem) -> bool:
 
 
 def narrow(
-    problem: Problem, a: ElementReader, b: ElementReader, numbers: Numbers
+    problem: Problem, a: ElementReader, b: ElementReader, numbers: KernelNumbers
 ) -> tuple[list[Part], tuple[int, int, int]]:
     """The entry point and its dispatch size. An invocation computes the output channels of a group at one position.
 
@@ -98,7 +98,7 @@ def _put_groups(position: str, nchw: bool, outputs: int, width: int) -> list[str
     return [f"put(stack, {f'{k}u, {position}' if nchw else f'{position}, {k}u'}, sum_{k});" for k in range(outputs)]
 
 
-def _origin(image: Matrix | ProblemWindow, problem: Problem, numbers: Numbers) -> list[str]:
+def _origin(image: Matrix | ProblemWindow, problem: Problem, numbers: KernelNumbers) -> list[str]:
     offset, unsigned = stack_offset(image, "stack", problem.stacks, numbers), numbers.unsigned
     if isinstance(image, Matrix):
         return [
@@ -108,7 +108,9 @@ def _origin(image: Matrix | ProblemWindow, problem: Problem, numbers: Numbers) -
     return [*start, f"let origin = i32(batch * {unsigned(image.batch)} + {offset});"]
 
 
-def _taps(problem: Problem, x: ElementReader, w: ElementReader, channel: int | None, numbers: Numbers) -> Iterator[str]:
+def _taps(
+    problem: Problem, x: ElementReader, w: ElementReader, channel: int | None, numbers: KernelNumbers
+) -> Iterator[str]:
     """The products of a channel; None for the loop variable `c`."""
     image, filter, unsigned = problem.image, problem.filter, numbers.unsigned
     number = "c" if channel is None else f"{channel}u"

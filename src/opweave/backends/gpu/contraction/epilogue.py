@@ -13,7 +13,7 @@ from ....expr.gpu.types import computed_type
 from ....expr.gpu.writing import workgroup_number
 from ....expr.ir import Expr, Formula, Index, Input, Load, Stored
 from .elements import ElementReader, ElementWriter
-from .parameters import Numbers
+from .parameters import KernelNumbers
 from .problem import Problem
 from .text import entry, function, plus, return_if, statement
 
@@ -136,7 +136,7 @@ def _put(
     sums: Sequence[str],
     suffix: str,
     result: str,
-    numbers: Numbers,
+    numbers: KernelNumbers,
 ) -> list[DialectFunction]:
     """The function `put`, which stores four columns of a row, or one, and skips positions outside the result."""
     type = problem.sum_type

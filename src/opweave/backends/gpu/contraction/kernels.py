@@ -23,7 +23,7 @@ from .elements import ElementReader, ElementWriter
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
 from .gemv import MAX_COMBINED, is_thin, thin_kernel
 from .named import at_estimates, has_names, may_have_names
-from .parameters import Numbers
+from .parameters import KernelNumbers
 from .problem import Matrix, Problem, divide_by_phases, is_spread, strides_of
 from .section import Section
 
@@ -244,7 +244,7 @@ class Contraction:
         assert is_aligned, f"{title}: the epilogue must read the result at the position that it writes"
         return fused
 
-    def _size(self, numbers: Numbers) -> str:
+    def _size(self, numbers: KernelNumbers) -> str:
         p = self.problem
         # The text has no names: kernels that differ only in names are compiled once.
         stacks, rows, columns, terms = (numbers.number(size) for size in (p.stacks, p.rows, p.columns, p.terms))

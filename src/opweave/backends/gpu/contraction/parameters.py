@@ -7,7 +7,7 @@ from typing import Protocol
 from ....core.sizes import Dimension
 
 
-class Numbers(Protocol):
+class KernelNumbers(Protocol):
     """Returns the texts of numbers; the module of a kernel declares parameters for sizes."""
 
     def number(self, value: Dimension) -> str:
@@ -17,7 +17,7 @@ class Numbers(Protocol):
         """The text of a number that is not negative, as a u32."""
 
 
-class _Literals:
+class _LiteralNumbers:
     def number(self, value: Dimension) -> str:
         return str(value)
 
@@ -25,5 +25,5 @@ class _Literals:
         return f"{value}u"
 
 
-LITERALS: Numbers = _Literals()
+LITERALS: KernelNumbers = _LiteralNumbers()
 """For kernels of static graphs, whose sizes are numbers."""

@@ -19,7 +19,7 @@ from ....core.shapes import broadcast, conv_size
 from ....core.sizes import Dimension, is_multiple, is_same_shape, is_same_size, may_exceed
 from ....expr.ir import Input
 from ..constants import GpuConstant
-from .parameters import LITERALS, Numbers
+from .parameters import LITERALS, KernelNumbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,20 +220,20 @@ class Problem:
     def groups(self) -> int:
         return self.stacks // self.layout.phases
 
-    def exists(self, stack: str, row: str, column: str, numbers: Numbers = LITERALS) -> str:
+    def exists(self, stack: str, row: str, column: str, numbers: KernelNumbers = LITERALS) -> str:
         """The condition that an element is inside the result, as text; empty if bounds of rows and columns suffice."""
         # Unsigned: negative positions wrap to large ones.
         limits = self.limits(stack, row, column, numbers)
         return " && ".join(f"{at} < {numbers.unsigned(size)}" for at, size in limits)
 
-    def limits(self, stack: str, row: str, column: str, numbers: Numbers = LITERALS) -> list[tuple[str, int]]:
+    def limits(self, stack: str, row: str, column: str, numbers: KernelNumbers = LITERALS) -> list[tuple[str, int]]:
         """Positions (as text, with the size of the axis) that may be outside even if row and column are inside."""
         if self.layout.phases == 1:
             return []
         at = self._places(stack, row, column, numbers)
         return [(at[axis], size) for axis, size in zip(spatial_axes(self.layout.kind), self.layout.size, strict=True)]
 
-    def _places(self, stack: str, row: str, column: str, numbers: Numbers) -> dict[str, str]:
+    def _places(self, stack: str, row: str, column: str, numbers: KernelNumbers) -> dict[str, str]:
         """The position along each axis of a convolution's result, as text, by letter of the layout."""
         layout, groups = self.layout, self.groups
         position, channel = (column, row) if self.rows_are_channels else (row, column)
@@ -253,7 +253,7 @@ class Problem:
             ]
         return {"n": batch, "c": channel, **dict(zip(spatial_axes(layout.kind), places, strict=True))}
 
-    def flat_index(self, stack: str, row: str, column: str, numbers: Numbers = LITERALS) -> str:
+    def flat_index(self, stack: str, row: str, column: str, numbers: KernelNumbers = LITERALS) -> str:
         layout, unsigned = self.layout, numbers.unsigned
         if layout.kind == "matrix":
             at = f"{row} * {unsigned(self.columns)} + {column}"
@@ -274,7 +274,7 @@ class Problem:
         line = channel if batch == "0u" else f"({batch} * {unsigned(channels)} + {channel})"
         return f"{line} * {unsigned(pixels)} + {pixel}"
 
-    def axes(self, stack: str, row: str, column: str, numbers: Numbers = LITERALS) -> list[str]:
+    def axes(self, stack: str, row: str, column: str, numbers: KernelNumbers = LITERALS) -> list[str]:
         """The position along each axis of the result, as text."""
         layout = self.layout
         if layout.kind != "matrix":

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ....core.sizes import is_same_size, may_exceed
 from ....expr.gpu.dialect import DialectFunction, KernelEntry, Variable
-from .parameters import LITERALS, Numbers
+from .parameters import LITERALS, KernelNumbers
 from .problem import Matrix, ProblemWindow, ravel, strides_of
 
 
@@ -20,7 +20,7 @@ def plus(text: str, constant: int) -> str:
     return f"{text} + {constant}u" if constant else text
 
 
-def times(text: str, factor: int, numbers: Numbers = LITERALS) -> str:
+def times(text: str, factor: int, numbers: KernelNumbers = LITERALS) -> str:
     return text if is_same_size(factor, 1) else f"{text} * {numbers.unsigned(factor)}"
 
 
@@ -55,7 +55,7 @@ def entry(invocations: int, lines: Iterable[str]) -> KernelEntry:
     return KernelEntry((invocations,), ("group", "lane"), tuple(lines))
 
 
-def stack_offset(matrix: Matrix | ProblemWindow, stack: str, stacks: int, numbers: Numbers = LITERALS) -> str:
+def stack_offset(matrix: Matrix | ProblemWindow, stack: str, stacks: int, numbers: KernelNumbers = LITERALS) -> str:
     """The offset of a stack's matrix."""
     parts = []
     for (size, stride), below in zip(matrix.stack, strides_of(tuple(size for size, _ in matrix.stack)), strict=True):
@@ -72,7 +72,9 @@ def window_axes(window: ProblemWindow) -> str:
     return "zyx"[-len(window.size) :]
 
 
-def window_start(window: ProblemWindow, name: str, positions: Sequence[str], numbers: Numbers = LITERALS) -> list[str]:
+def window_start(
+    window: ProblemWindow, name: str, positions: Sequence[str], numbers: KernelNumbers = LITERALS
+) -> list[str]:
     """Define `{name}_y`, `{name}_x`, …, the origin of the window for the result at `positions`."""
     lines = []
     for axis, text, stride, before in zip(window_axes(window), positions, window.strides, window.before, strict=True):
@@ -84,7 +86,7 @@ def window_start(window: ProblemWindow, name: str, positions: Sequence[str], num
 
 
 def window_tap(
-    window: ProblemWindow, start: str, name: str, distances: Sequence[str], numbers: Numbers = LITERALS
+    window: ProblemWindow, start: str, name: str, distances: Sequence[str], numbers: KernelNumbers = LITERALS
 ) -> tuple[list[str], list[str], str]:
     """The pixel at a tap of a window: statements, the conditions that the pixel exists, and its offset in the image.
 

@@ -18,7 +18,7 @@ from ....core.sizes import is_multiple, is_same_size, may_exceed
 from ....expr.gpu.dialect import Dialect, Part, Variable
 from ....expr.gpu.writing import MAX_WORKGROUPS, workgroup_number
 from .elements import ElementReader
-from .parameters import Numbers
+from .parameters import KernelNumbers
 from .problem import Matrix, Problem, ProblemWindow, strides_of, unravel
 from .text import entry, part, plus, quarter, return_if, stack_offset, statement, times, window_start, window_tap
 
@@ -98,7 +98,7 @@ class TileSide:
         problem: Problem,
         tile: Tile,
         reader: ElementReader,
-        numbers: Numbers,
+        numbers: KernelNumbers,
     ) -> None:
         self.name, self.matrix, self.problem, self.tile, self.numbers = name, matrix, problem, tile, numbers
         self.lines = tile.rows if name == "a" else tile.columns
@@ -253,7 +253,7 @@ class TileSide:
         return lines
 
 
-def _window(m: ProblemWindow, name: str, line: str, base: list[str], numbers: Numbers) -> list[str]:
+def _window(m: ProblemWindow, name: str, line: str, base: list[str], numbers: KernelNumbers) -> list[str]:
     """Define the origin of the window of a line; `base` holds the name of the stack's offset, or nothing."""
     p = f"{name}_position"
     is_single, pixels = not may_exceed(m.batches, 1), prod(m.output)
@@ -265,7 +265,7 @@ def _window(m: ProblemWindow, name: str, line: str, base: list[str], numbers: Nu
     ]
 
 
-def _tap(m: ProblemWindow, name: str, key: str, tap: str, numbers: Numbers) -> list[str]:
+def _tap(m: ProblemWindow, name: str, key: str, tap: str, numbers: KernelNumbers) -> list[str]:
     """Define `{key}_at`, the pixel at a tap of a window, and `{key}_in`, the condition that the pixel exists."""
     distances = []
     for axis, (size, below, dilation) in enumerate(zip(m.kernel, strides_of(m.kernel), m.dilations, strict=True)):
@@ -286,7 +286,13 @@ def _quad(line: str) -> str:
 
 
 def body(
-    problem: Problem, tile: Tile, a: ElementReader, b: ElementReader, splits: int, dialect: Dialect, numbers: Numbers
+    problem: Problem,
+    tile: Tile,
+    a: ElementReader,
+    b: ElementReader,
+    splits: int,
+    dialect: Dialect,
+    numbers: KernelNumbers,
 ) -> tuple[list[Part], tuple[int, int, int]]:
     """Workgroup memory, the entry point, and its dispatch size. The entry point calls `put(stack, row, column, vec4)`.
 
@@ -335,7 +341,9 @@ def body(
     return [left.declaration, right.declaration, entry(tile.invocations, text)], groups
 
 
-def _locate_workgroup(counts: tuple[int, int, int], numbers: Numbers) -> tuple[str, tuple[int, int, int], list[str]]:
+def _locate_workgroup(
+    counts: tuple[int, int, int], numbers: KernelNumbers
+) -> tuple[str, tuple[int, int, int], list[str]]:
     """Locate a workgroup in a grid of size `counts`: name of the position, dispatch size, statements that define the name."""
     if all(count <= MAX_WORKGROUPS for count in counts):  # an answer that is recorded, if there are names
         return "group", counts, []
@@ -346,7 +354,7 @@ def _locate_workgroup(counts: tuple[int, int, int], numbers: Numbers) -> tuple[s
     return "place", groups, [*lines, f"let place = vec3<u32>(number % {x}, number / {x} % {y}, number / {area});"]
 
 
-def _locate_step(steps: Steps, depth: int, numbers: Numbers) -> list[str]:
+def _locate_step(steps: Steps, depth: int, numbers: KernelNumbers) -> list[str]:
     """Define `tap` and the channel `first`, or the term `first`, at which the step `ahead` begins."""
     if not steps.is_by_tap or is_same_size(steps.per_tap, steps.count):
         return [f"let first = ahead * {depth}u;"]
