@@ -67,6 +67,7 @@ COUNTS: dict[str, tuple[int, Build]] = {
     "rms_normalization, spelled out": (1, lambda b, x: rms_in_parts(b, x(9, 64), x(64))),
     "layer_normalization, spelled out": (2, lambda b, x: layer_in_parts(b, x(9, 64), x(64), x(64))),
     "softmax, spelled out": (2, lambda b, x: softmax_in_parts(b, x(9, 64))),
+    "a normalisation of groups": (2, lambda b, x: c.group_normalization(b, x(3, 4, 1), x(4), groups=2)),
     "a mean that each column reads": (
         2,
         lambda b, x: (y := x(9, 64)) * b.reduce_mean(y, axes=[0], keep_dimensions=True),

@@ -155,7 +155,7 @@ def is_of_rows(value: Pending, fused: Traced, program: Formula, features: Featur
     The value has one element for a row, as the mean of a normalisation that a model spells out has. `fused` is the result of
     its reader `program` with the value inlined.
     """
-    if value.anchor is not None or value.alias is not None or not value.reduces or len(program.outputs) > 1:
+    if not value.reduces or len(program.outputs) > 1:
         return False
     if program.stored or any(isinstance(node, ir.Reduce) for node in ir.walk(*program.roots)):
         return False

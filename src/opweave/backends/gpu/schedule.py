@@ -180,7 +180,8 @@ class Schedule:
     def _is_of_rows(self, value: Pending, operand: Operand, node: Node, program: Formula) -> bool:
         """Whether a workgroup that computes a row of the node's result computes the value once for that row."""
         values = map(self._values.get, node.operands)
-        if any(isinstance(other, Pending) and other.anchor is not None for other in values):
+        is_anchored = any(isinstance(other, Pending) and other.anchor is not None for other in values)
+        if is_anchored or value.alias is not None:
             return False
         arrays = {o: of_input(source) for source, o in zip(program.inputs, iter_operands(node.inputs), strict=True)}
         fused = apply_node(node, self.backend, arrays | {operand: value.result})
