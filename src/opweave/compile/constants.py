@@ -67,7 +67,7 @@ def fold_constants(graph: Graph, origin: Mapping[Node, Node]) -> tuple[Graph, Ma
         return graph, origin
     folded = {node for node in foldable if fresh.issuperset(node.outputs)}
     read = {operand for node in graph.nodes if node not in folded for operand in node.operands}
-    values = _Values(reference.evaluate)
+    values = _FoldedValues(reference.evaluate)
     copies: dict[Operand, Operand] = {}
     builder = Recorder()
     for name, operand in graph.inputs.items():
@@ -133,7 +133,7 @@ def _forget(key: Hashable, _: object) -> None:
     _shared.pop(key, None)
 
 
-class _Values:
+class _FoldedValues:
     """The values of operands that are computed from constants.
 
     Args:
