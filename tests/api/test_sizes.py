@@ -501,6 +501,16 @@ def _shortened(builder: Any, x: Any) -> Any:
     return shortened(builder, x)
 
 
+def test_scalars_times_sizes_are_scalars(context: ow.MLContext) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x, number = builder.input("x", "int8", [2, "n"]), builder.input("number", "float32", [])
+    y, z = number * x.shape[1], builder.cast(builder.div(number, x.shape[1]), "int32")
+    graph = builder.build({"y": y, "z": z, "x": builder.identity(x)})
+    results = context.compute(graph, {"x": np.zeros((2, 5), "int8"), "number": np.float32(10)})
+    assert (results["y"].shape, results["y"].item()) == ((), 50)
+    assert (results["z"].shape, results["z"].item()) == ((), 2)
+
+
 @pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "uint8", "int64"])
 def test_sizes_are_data(context: ow.MLContext, data_type: Any) -> None:
     builder = ow.MLGraphBuilder(context)

@@ -139,7 +139,8 @@ class SizeInput:
         """The values for sizes by name."""
         arguments = values_at(self.arguments, sizes)
         values = np.asarray(arguments if self.function is None else self.function(*arguments))
-        return np.ascontiguousarray(values.reshape(values_at(self.shape, sizes)).astype(numpy_type(self.data_type)))
+        # `ascontiguousarray` would give a scalar an axis.
+        return np.asarray(values.reshape(values_at(self.shape, sizes)), numpy_type(self.data_type), order="C")
 
 
 class Emitter:
