@@ -95,6 +95,21 @@ def test_graphs_share_what_is_computed() -> None:
     assert values[0] is values[1]
 
 
+@pytest.mark.parametrize("count", [64, 2000])
+def test_long_chains_of_constants_are_computed_once_for_each_node(count: int) -> None:
+    """Each sum reads the one before twice; 64 of them have 2**64 paths, and 2,000 are deeper than Python's stack."""
+
+    def build(b: Any) -> Any:
+        y = b.constant(np.zeros(4, "float32"))
+        for _ in range(count):
+            y = y + y
+        return b.add(b.input("x", "float32", [4]), y + b.constant(np.float32([1, 2, 3, 4])))
+
+    left = folded(build)[1]
+    assert names(left) == ["add"]
+    np.testing.assert_array_equal(left.constants[0].value, [1, 2, 3, 4])
+
+
 def test_an_address_that_is_used_again_has_its_own_values() -> None:
     for k in range(20):
         b = ow.MLGraphBuilder(REFERENCE)

@@ -6,11 +6,13 @@ in the order that they read fastest.
 
 from __future__ import annotations
 
+import hashlib
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
@@ -40,6 +42,8 @@ _MOVES = {
 _QUICK = {matrix.matmul, matrix.gemm}
 """Operations that take more than a few steps an element, and yet are computed here."""
 
+Evaluate: TypeAlias = Callable[[Node, Mapping[Operand, np.ndarray]], Sequence[np.ndarray]]
+
 _SLOW = ("conv2d", "conv_transpose2d", "gru", "gru_cell", "lstm", "lstm_cell")
 
 
@@ -67,7 +71,8 @@ def fold_constants(graph: Graph, origin: Mapping[Node, Node]) -> tuple[Graph, Ma
         return graph, origin
     folded = {node for node in foldable if fresh.issuperset(node.outputs)}
     read = {operand for node in graph.nodes if node not in folded for operand in node.operands}
-    values = _FoldedValues(reference.evaluate)
+    wanted = {operand for node in folded for operand in read.intersection(node.outputs)}
+    values = _FoldedValues(reference.evaluate, foldable, wanted)
     copies: dict[Operand, Operand] = {}
     builder = Recorder()
     for name, operand in graph.inputs.items():
@@ -125,55 +130,79 @@ class _Shared:
         return self.array() if all(source() is not None for source in self.sources) else None
 
 
-_shared: dict[Hashable, _Shared] = {}
+_shared: dict[bytes, _Shared] = {}
 """Computed arrays that graphs hold. Graphs of one model, such as those for several shapes, have the same ones."""
 
 
-def _forget(key: Hashable, _: object) -> None:
-    _shared.pop(key, None)
+def _forget(key: bytes, array: weakref.ref[np.ndarray]) -> None:
+    """Drop an array that is gone, unless another one has its key by now."""
+    if (shared := _shared.get(key)) is not None and shared.array is array:
+        del _shared[key]
 
 
 class _FoldedValues:
     """The values of operands that are computed from constants.
 
+    Nodes are looked at in the order of the graph, and each once, however many nodes read its results.
+
     Args:
         evaluate: computes the results of a node from arrays.
+        nodes: the nodes of constants, in order.
+        wanted: the results to compute.
     """
 
-    def __init__(self, evaluate: Callable[[Node, Mapping[Operand, np.ndarray]], Sequence[np.ndarray]]) -> None:
-        self._evaluate = evaluate
+    def __init__(self, evaluate: Evaluate, nodes: Sequence[Node], wanted: Collection[Operand]) -> None:
         self._arrays: dict[Operand, np.ndarray] = {}
+        self._keys: dict[Operand, bytes] = {}
+        self._sources: dict[Operand, frozenset[int]] = {}
+        self._owners: dict[int, np.ndarray] = {}
+        for node in nodes:
+            self._identify(node)
+        needed, missing = set(wanted), list[Node]()
+        for node in reversed(nodes):
+            if not needed.isdisjoint(node.outputs) and not self._find(node):
+                missing.append(node)
+                needed.update(node.operands)
+        for node in reversed(missing):
+            arrays = evaluate(node, {operand: self.of(operand) for operand in node.operands})
+            for output, array in zip(node.outputs, arrays, strict=True):
+                self._keep(output, array)
 
     def of(self, operand: Operand) -> np.ndarray:
-        """The elements of a constant, or of the result of a node of constants."""
-        if operand.is_constant:
-            value: np.ndarray = operand.value
-            return value
-        if operand not in self._arrays:
-            self._fill(_node_of(operand))
-        return self._arrays[operand]
+        """The elements of a constant, or of a wanted result."""
+        value: np.ndarray = operand.value if operand.is_constant else self._arrays[operand]
+        return value
 
-    def _fill(self, node: Node) -> None:
-        keys = [self._key(output) for output in node.outputs]
-        kept = [_shared[key].get() if key in _shared else None for key in keys]
-        arrays = [array for array in kept if array is not None]
-        if len(arrays) < len(keys):
-            arrays = list(self._evaluate(node, {operand: self.of(operand) for operand in node.operands}))
-            sources = tuple(weakref.ref(source) for source in self._sources(node))
-            for key, array in zip(keys, arrays, strict=True):
-                _shared[key] = _Shared(weakref.ref(array, partial(_forget, key)), sources)
-        self._arrays.update(zip(node.outputs, arrays, strict=True))
-
-    def _key(self, operand: Operand) -> Hashable:
-        """A key that is equal for equal elements, as long as the constants that they come from exist."""
-        if operand.is_constant:
-            array = operand.value
-            return array.ctypes.data, array.nbytes, array.dtype.str, array.shape
-        node = _node_of(operand)
-        parts = tuple(self._key(part) for part in node.operands)
-        return node.op, tuple(node.attributes.items()), parts, operand.data_type, node.outputs.index(operand)
-
-    def _sources(self, node: Node) -> Iterator[np.ndarray]:
-        """The arrays that own the memory of the constants that a node is computed from."""
+    def _identify(self, node: Node) -> None:
+        """Give results keys that are equal for equal elements, as long as the constants that they come from exist."""
         for operand in node.operands:
-            yield from [owner_of(operand.value)] if operand.is_constant else self._sources(_node_of(operand))
+            if operand.is_constant and operand not in self._keys:
+                array, owner = operand.value, owner_of(operand.value)
+                text = f"{array.ctypes.data} {array.nbytes} {operand.desc}"
+                self._keys[operand], self._sources[operand] = text.encode(), frozenset([id(owner)])
+                self._owners[id(owner)] = owner
+        parts = [self._keys[operand] for operand in node.operands]
+        counts = {
+            name: len(value) if isinstance(value, tuple) else value is not None for name, value in node.inputs.items()
+        }
+        text = f"{node.op.name} {id(node.op)} {counts} {node.attributes!r} {parts}"
+        key = hashlib.blake2b(text.encode(), digest_size=32).digest()
+        sources = frozenset().union(*(self._sources[operand] for operand in node.operands))
+        for number, output in enumerate(node.outputs):
+            self._keys[output], self._sources[output] = key + bytes([number]), sources
+
+    def _find(self, node: Node) -> bool:
+        """Take the results that other graphs hold; whether there are all of them."""
+        for output in node.outputs:
+            shared = _shared.get(self._keys[output])
+            array = None if shared is None else shared.get()
+            if array is None:
+                return False
+            self._arrays[output] = array
+        return True
+
+    def _keep(self, output: Operand, array: np.ndarray) -> None:
+        key = self._keys[output]
+        sources = tuple(weakref.ref(self._owners[number]) for number in self._sources[output])
+        self._arrays[output] = array
+        _shared[key] = _Shared(weakref.ref(array, partial(_forget, key)), sources)
