@@ -149,10 +149,15 @@ class Staging:
             self._idle.append(block)
             while sum(block.size for block in self._idle) > MAX_IDLE_BYTES:
                 surplus.append(self._idle.popleft())
-        if surplus:
+        if surplus and not self._has_done(max(old.number for old in surplus)):
             call("cuStreamSynchronize", self._stream)
         for old in surplus:
             _free(old)
+
+    def _has_done(self, number: int) -> bool:
+        """Whether the device is known to have done so many copies."""
+        with self._lock:
+            return number <= self._done or (self._ask() and number <= self._done)
 
     def close(self) -> None:
         """Free all blocks; no copy may be in flight."""
