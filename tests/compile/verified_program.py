@@ -24,9 +24,9 @@ from opweave.compile import uses
 from opweave.context.graph import state_of
 from opweave.verification import watch as watcher
 
-X = np.linspace(-1, 1, 2048, dtype=np.float32)
+X = np.linspace(-1, 1, 2**14, dtype=np.float32)
 COUNT = 250
-"""Operations of a graph: enough that it takes longer than a look-up of its results."""
+"""Operations of a graph: enough that a look-up of its results takes a tenth of its time even beside other processes."""
 
 CHILD = """
 from opweave.backends.isolation import process

@@ -259,11 +259,22 @@ def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
 
 def _clock() -> float:
     """Time without waits of this thread for a processor, and without stops: this process has the lowest priority."""
-    waited = 0.0
+    waited = _waited()
+    while True:
+        now = time.perf_counter() - stopped_seconds()
+        before, waited = waited, _waited()
+        if (
+            waited == before
+        ):  # else the thread may have waited between the two readings, which would count as time or as none
+            return now - waited
+
+
+def _waited() -> float:
+    """Seconds for which this thread has waited for a processor."""
     if sys.platform == "linux":
         with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:
-            waited = int(file.read().split()[1]) / 1e9
-    return time.perf_counter() - waited - stopped_seconds()
+            return int(file.read().split()[1]) / 1e9
+    return 0.0
 
 
 # ---------------------------------------------------------------------------------------------------------------------
