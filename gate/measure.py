@@ -60,7 +60,7 @@ SECONDS = 8.0
 FEWEST_PAIRS = 5
 
 RESTED_CALLS = 3
-"""How many calls, each after a pause, one measurement of them is the median of. There are `FEWEST_PAIRS`."""
+"""How many calls, each after a pause, one measurement of them is the median of."""
 
 CALLS = 30
 """How many calls the time of a call on a device is the median of."""
@@ -179,25 +179,21 @@ def times(backend: str, entry: catalog.Entry, packages: Path) -> dict[str, Any]:
             model.settle()
         once = min(timed(calls[1], feed, 1) for _ in range(3))
         count = max(1, round(BURST_SECONDS / once))
-        steady: list[list[float]] = []
-        start = time.perf_counter()
-        for turn in range(PAIRS):
-            if turn >= FEWEST_PAIRS and time.perf_counter() - start > SECONDS:
-                break
-            steady.append(_pair(turn, lambda k: timed(calls[k], feed, count)))
+        steady = _pairs(lambda k: timed(calls[k], feed, count))
         rested: dict[str, list[list[float]]] = {}
         for rest in filter(None, RESTS):
-            pair = partial(_pair, measured=lambda k, rest=rest: rested_call(calls[k], feed, rest))  # type: ignore[misc]
-            rested[f"{rest * 1e3:.0f}"] = [pair(turn) for turn in range(FEWEST_PAIRS)]
+            rested[f"{rest * 1e3:.0f}"] = _pairs(lambda k, rest=rest: rested_call(calls[k], feed, rest))  # type: ignore[misc]
     return {"steady": steady, "rested": rested, "new": new}
 
 
-def _pair(turn: int, measured: Callable[[int], float]) -> list[float]:
-    """A value of each engine, measured one after the other: the first of a pair finds colder caches."""
-    pair = [0.0, 0.0]
-    for k in (0, 1) if turn % 2 else (1, 0):
-        pair[k] = measured(k)
-    return pair
+def _pairs(measured: Callable[[int], float]) -> list[list[float]]:
+    """Pairs of values of both engines, measured one after the other: the first of a pair finds colder caches."""
+    pairs: list[list[float]] = []
+    start = time.perf_counter()
+    while len(pairs) < PAIRS and (len(pairs) < FEWEST_PAIRS or time.perf_counter() - start < SECONDS):
+        values = {k: measured(k) for k in ((0, 1) if len(pairs) % 2 else (1, 0))}
+        pairs.append([values[0], values[1]])
+    return pairs
 
 
 def on_device(device: str, entry: catalog.Entry, packages: Path) -> dict[str, Any]:
