@@ -11,6 +11,7 @@ import pytest
 
 import opweave as ow
 from opweave.composites import center_crop_pad, rotary_embedding
+from opweave.context.graph_state import DynamicGraphState
 from opweave.core.dtypes import ANY, FLOATS, INTEGERS
 from opweave.core.operation import Op
 from opweave.core.size_functions import larger
@@ -829,6 +830,22 @@ def test_repetitions_that_wrap_around(context: ow.MLContext) -> None:
         assert f"compiled for numbers where formulas of sizes do not hold: {reason}" in graph.explain()
     with pytest.raises(ow.ValidationError, match="tile_dynamic: "):
         context.compute(graph, {"x": np.ones(3, "float32")})
+
+
+def test_names_are_not_tried_again_where_they_failed(context: ow.MLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n", "m"])
+    rows, columns = builder.split(builder.shape(x) - np.uint32([9, 0]), 2)
+    graph = builder.build({"y": builder.tile_dynamic(x, builder.concat([rows, columns], 0))})
+    attempts: list[Any] = []
+    attempt = DynamicGraphState._open_program
+    monkeypatch.setattr(DynamicGraphState, "_open_program", lambda *args: attempts.append(args) or attempt(*args))
+    is_compiled = context.device.name == "cpu"
+    for n, m, attempted in ((0, 3, 1), (0, 5, 1), (0, 8, 1), (11, 3, 2), (12, 4, 2), (0, 7, 2)):
+        y = context.compute(graph, {"x": np.ones((n, m), "float32")})["y"]
+        assert y.shape == (n and n * (n - 9), m * m)
+        assert len(attempts) == (attempted if is_compiled else 0)
+    assert is_compiled == ("compiled for numbers where" in graph.explain())
 
 
 @pytest.mark.parametrize("data_type", ["int64", "uint64"])

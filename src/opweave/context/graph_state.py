@@ -6,7 +6,7 @@ taken in one order, so that threads cannot deadlock: the tensors' locks by ident
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import RLock
 from types import MappingProxyType
@@ -425,6 +425,29 @@ class OpenProgram:
         return _gives(self.formulas, chains, sizes)
 
 
+@record
+class RefusedNames:
+    """An attempt to compile with names whose formulas did not hold.
+
+    Attributes:
+        numbers: the names that had numbers.
+        guards: the answers for which it fails.
+        formulas: the values of operands that give sizes, if some of them wrap around; None if it fails whatever they are.
+        reason: why, as text.
+    """
+
+    numbers: frozenset[str]
+    guards: Guards
+    formulas: tuple[Any, ...] | None
+    reason: str
+
+    def fails(self, numbers: frozenset[str], chains: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
+        """Whether it would fail for sizes, too."""
+        if self.numbers != numbers or not self.guards.hold(sizes):
+            return False
+        return self.formulas is None or not _gives(self.formulas, chains, sizes)
+
+
 def _gives(formulas: tuple[Any, ...], numbers: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
     """Whether formulas have these numbers for sizes."""
     try:
@@ -457,6 +480,7 @@ class DynamicGraphState(GraphState):
         "_compile",
         "_latest",
         "_open",
+        "_refused",
         "_shapes",
         "numbers_needed",
         "numbers_preferred",
@@ -470,6 +494,7 @@ class DynamicGraphState(GraphState):
         # The last used entry of `versions`, which saves a look-up.
         self._latest: tuple[tuple[Shape, ...] | None, GraphState | None] = (None, None)
         self._open: list[OpenProgram] = []
+        self._refused: list[RefusedNames] = []
         self.numbers_needed: dict[str, str] = {}
         self.numbers_preferred: dict[str, str] = {}
         self.refusal = ""
@@ -508,7 +533,7 @@ class DynamicGraphState(GraphState):
         versions = self.versions.items()
         self.versions.clear()
         self._shapes.clear()
-        self._open, self._checked, self._latest = [], None, (None, None)
+        self._open, self._refused, self._checked, self._latest = [], [], None, (None, None)
         for _, version in versions:
             version.destroy()
 
@@ -659,8 +684,11 @@ class DynamicGraphState(GraphState):
         # Expressions of GPUs assume that names are at least 1.
         own = {name for name in self.names if sizes[name] == 0} if backend.may_take_names else set()
         while not (numbers := self.numbers_needed.keys() | own) >= set(self.names):
+            if (refused := self._refused_for(frozenset(numbers), chains, sizes)) is not None:
+                self.refusal = refused.reason
+                break
             try:
-                opened = self._open_program(recorded, sizes, ranges, numbers, chains)
+                opened = self._open_program(recorded, sizes, ranges, frozenset(numbers), chains)
             except NumbersNeededError as error:
                 operations = error.operations
                 if not operations.keys() <= set(self.names) - numbers:  # a size has no formula
@@ -671,23 +699,31 @@ class DynamicGraphState(GraphState):
                     own |= operations.keys()
                     self.numbers_preferred = {**operations, **self.numbers_preferred}
                 continue
-            if isinstance(opened, str):
-                self.refusal = opened
+            if isinstance(opened, RefusedNames):
+                self.refusal = opened.reason
+                with self.lock:
+                    self._refused = [opened, *self._refused[: MAX_OPEN - 1]]
                 break
             with self.lock:
                 self._open = [opened, *self._open[: MAX_OPEN - 1]]
             return opened.program.at(sizes, ranges)
         return self._compile(graph)
 
+    def _refused_for(
+        self, numbers: frozenset[str], chains: tuple[int, ...], sizes: Mapping[str, int]
+    ) -> RefusedNames | None:
+        """An attempt that would fail for these sizes, too; None if there was none."""
+        return next((item for item in self._refused if item.fails(numbers, chains, sizes)), None)
+
     def _open_program(
         self,
         recorded: Graph,
         sizes: dict[str, int],
         ranges: Sequence[InputRange],
-        numbers: Iterable[str],
+        numbers: frozenset[str],
         chains: tuple[int, ...],
-    ) -> OpenProgram | str:
-        """Compile the graph with names, except for those in `numbers`; the reason if formulas do not hold for these sizes.
+    ) -> OpenProgram | RefusedNames:
+        """Compile the graph with names, except for those in `numbers`, unless formulas do not hold for these sizes.
 
         `chains` are the numbers that chains give. Formulas differ from them where an integer type wraps around, and may be
         longer than is allowed.
@@ -703,9 +739,10 @@ class DynamicGraphState(GraphState):
                 inferred = specialise(recorded, shapes, symbols, max_byte_length)
                 formulas = _chain_values(inferred)
             except ValidationError as error:  # the operations accept these numbers
-                return str(error).rpartition("; the sizes are ")[0] or str(error)
+                reason = str(error).rpartition("; the sizes are ")[0] or str(error)
+                return RefusedNames(numbers, guards, None, reason)
             if not _gives(formulas, chains, sizes):
-                return "an integer of a shape chain wraps around"
+                return RefusedNames(numbers, guards, formulas, "an integer of a shape chain wraps around")
             program = self._compile(inferred)
         users = dict(zip(inferred.nodes, recorded.nodes, strict=True))
         program.origin = {node: users[origin] for node, origin in program.origin.items()}
