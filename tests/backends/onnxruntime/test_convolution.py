@@ -49,6 +49,54 @@ def test_pooling_is_one_node(name: str, wanted: list[str]) -> None:
     assert nodes(pool(x, window_dimensions=(2, 2), strides=(2, 2), output_shape_rounding="ceil")) == wanted
 
 
+def row(builder: ow.MLGraphBuilder, x: MLOperand) -> MLOperand:
+    """[n, c, w] as [n, c, 1, w]."""
+    return builder.reshape(x, [*x.shape[:2], 1, x.shape[2]])
+
+
+def audio(builder: ow.MLGraphBuilder, x: MLOperand) -> MLOperand:
+    """Windows over one axis, as a model of audio has them: each is one over two axes between reshapes."""
+    rng = np.random.default_rng(0)
+    w, v = (builder.constant(rng.standard_normal(shape, "float32")) for shape in ([8, 2, 1, 5], [8, 2, 1, 3]))
+    y = builder.conv2d(row(builder, x), w, groups=2, padding=(0, 0, 2, 1), strides=(3, 2), dilations=(7, 1))
+    y = builder.relu(builder.reshape(y, [y.shape[0], y.shape[1], y.shape[3]]))
+    y = builder.max_pool2d(row(builder, y), window_dimensions=(1, 3), padding=(0, 0, 1, 1), strides=(1, 2))
+    y = builder.tanh(builder.reshape(y, [y.shape[0], y.shape[1], y.shape[3]]))
+    y = builder.conv_transpose2d(row(builder, y), v, groups=4, strides=(1, 2), output_sizes=(1, 2 * y.shape[2] + 2))
+    return builder.reshape(y, [y.shape[0], y.shape[1], y.shape[3]])
+
+
+@pytest.mark.parametrize("size", [41, "n"])
+def test_windows_over_one_axis_need_no_reshape(size: Any) -> None:
+    results = []
+    array = np.random.default_rng(1).standard_normal((3, 4, 41), "float32")
+    for context in (ow.ml.create_context(device=name, drafts=True) for name in ("cpu", "reference")):
+        builder = ow.MLGraphBuilder(context)
+        y = audio(builder, builder.input("x", "float32", [3, 4, size]))
+        results.append(context.compute(builder.build({"y": y}), {"x": array})["y"])
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-4, atol=1e-5)
+    if size == 41:
+        builder = ow.MLGraphBuilder(CPU)
+        wanted = ["Conv", "Relu", "MaxPool", "Tanh", "ConvTranspose"]
+        assert nodes(audio(builder, image(builder, shape=array.shape))) == wanted
+
+
+@pytest.mark.parametrize("padding", [(1, 0, 0, 0), (0, 2, 0, 0)])
+def test_windows_in_padding_of_the_added_axis(padding: Any) -> None:
+    array, got = np.float32([[[1, 2, 3]]]), []
+    for context in CONTEXTS:
+        builder = ow.MLGraphBuilder(context)
+        x = row(builder, builder.input("x", "float32", [1, 1, 3]))
+        results = {
+            "conv": builder.conv2d(x, builder.constant(np.ones([1, 1, 1, 2], "float32")), padding=padding),
+            "pool": builder.max_pool2d(x, window_dimensions=(2, 2), padding=(1, 0, 0, 0)),
+            "taps": builder.conv2d(x, builder.constant(np.ones([1, 1, 2, 2], "float32")), padding=(1, 0, 0, 0)),
+        }
+        got.append(context.compute(builder.build(results), {"x": array}))
+    for name, witness in got[1].items():
+        np.testing.assert_array_equal(got[0][name], witness, err_msg=name)
+
+
 def test_resample2d_nearest_uses_engine_where_it_agrees() -> None:
     builder = ow.MLGraphBuilder(CPU)
     x = image(builder, shape=(1, 4, 12, 12))

@@ -365,7 +365,7 @@ class Emitter:
 
         Constants are reshaped at build time: the engine's optimiser ignores scales and zero points that a node computes.
         """
-        value = self._before_reshape.get(value.name, value)
+        value = self.unreshaped(value)
         if value.shape == tuple(shape):
             return value
         array = self.array_of(value)
@@ -376,6 +376,10 @@ class Emitter:
         result: Value = self.emit("Reshape", value, self.constant(target), shape=shape)
         self._before_reshape[result.name] = value
         return result
+
+    def unreshaped(self, value: Value) -> Value:
+        """The value that was reshaped to `value`, or else `value` itself."""
+        return self._before_reshape.get(value.name, value)
 
     def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
         """Permute the axes of `value`; no node for the identity, a Reshape if only axes of size 1 move."""

@@ -15,6 +15,7 @@ from ..backend import ort
 from ..barriers import keep_resized_axes
 from ..emit import Emitter, Value
 from ..products import emit_product
+from .shared import row_of
 
 POSITION_ERROR = 2.0**-21
 """Upper bound of the relative error of a position computed in float32."""
@@ -37,7 +38,16 @@ def _(
     is_transposed = ctx.node.op is ops.conv_transpose2d
     x = ctx.relayout(input, input_layout, "nchw")
     w = ctx.relayout(filter, filter_layout, "iohw" if is_transposed else "oihw")
-    y = _convolve(ctx, x, w, bias, filter_layout.index("o"), padding, strides, dilations, groups, attributes)
+    outputs = filter_layout.index("o")
+    if (row := row_of(ctx, x)) is not None and is_same_size(w.dims[2], 1) and list(padding[:2]) == [0, 0]:
+        taps = ctx.reshape(w, (*w.dims[:2], w.dims[3]))
+        if is_transposed:
+            attributes["output_sizes"] = attributes["output_sizes"][1:]
+        y = _convolve(ctx, row, taps, bias, outputs, padding[2:], strides[1:], dilations[1:], groups, attributes)
+        batches, channels, _, width = (ctx.output.shape[input_layout.index(letter)] for letter in "nchw")
+        y = ctx.reshape(Value(y.name, y.data_type, (batches, channels, width)), (batches, channels, 1, width))
+    else:
+        y = _convolve(ctx, x, w, bias, outputs, padding, strides, dilations, groups, attributes)
     return ctx.relayout(y, "nchw", input_layout)
 
 

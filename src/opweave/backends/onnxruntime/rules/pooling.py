@@ -22,6 +22,7 @@ from ....core.sizes import is_same_size
 from ....ops import pooling as ops
 from ..backend import ort
 from ..emit import Emitter, Value
+from .shared import row_of
 
 
 class _Axis(Window):
@@ -61,8 +62,13 @@ def _on_nchw(rule: Callable[[Emitter, Value, list[_Axis]], Value]) -> Callable[.
 
     def rule_of_layout(ctx: Emitter, input: Value, layout: str = "", **attributes: Any) -> Value:
         x = ctx.relayout(input, layout, "nchw") if layout else input
-        y = rule(ctx, x, _Axis.along(x.dims[2:], attributes))
-        y = Value(y.name, y.data_type, (*x.dims[:2], *attributes["output_sizes"]))
+        axes, shape = _Axis.along(x.dims[2:], attributes), (*x.dims[:2], *attributes["output_sizes"])
+        if axes[0].is_whole and (row := row_of(ctx, x)) is not None:
+            y = rule(ctx, row, axes[1:])
+            y = ctx.reshape(Value(y.name, y.data_type, (*shape[:2], shape[3])), shape)
+        else:
+            y = rule(ctx, x, axes)
+            y = Value(y.name, y.data_type, shape)
         return ctx.relayout(y, "nchw", layout) if layout else y
 
     return rule_of_layout
