@@ -197,3 +197,25 @@ def test_chains_agree_with_reference(data: st.DataObject) -> None:
     x = np.random.default_rng(seed).integers(0, 100, shape).astype(data_type)
     got, wanted = (c.compute(chain[c].build({"y": chain[c].identity(ends[c])}), {"x": x})["y"] for c in chain)
     np.testing.assert_array_equal(got, wanted)
+
+
+INDICES = [0, 2, -3, 3, -4, 2**24 + 1, -(2**24) - 1, 2**31, -(2**31) - 1, 2**32 + 1, 2**53 + 1, 2**63 - 1, -(2**63)]
+
+
+@pytest.mark.parametrize("size", [3, 2**24, 2**24 + 1])
+def test_indices_of_64_bits_are_clamped_exactly(size: int) -> None:
+    """float32, in which indices of small axes are clamped, does not hold all of them."""
+    near = [size - 2, size - 1, size, size + 1, 1 - size, -size, -size - 1]
+    indices = np.int64(INDICES + near)
+    positions = np.where(indices < 0, np.maximum(indices, -size) + size, np.minimum(indices, size - 1))
+    array = (np.arange(size) % 251).astype("uint8")
+    builder = ow.MLGraphBuilder(ORT)
+    x, i = builder.input("x", "uint8", [size]), builder.input("i", "int64", [indices.size])
+    results = {"gather": builder.gather(x, i), "elements": builder.gather_elements(x, i)}
+    results["nd"] = builder.gather_nd(x, builder.reshape(i, [indices.size, 1]))
+    results["scattered"] = builder.scatter_elements(x, i, builder.constant(np.zeros(indices.size, "uint8")))
+    got = ORT.compute(builder.build(results), {"x": array, "i": indices})
+    for name in ("gather", "elements", "nd"):
+        np.testing.assert_array_equal(got[name], array[positions], err_msg=name)
+    array[positions] = 0
+    np.testing.assert_array_equal(got["scattered"], array)

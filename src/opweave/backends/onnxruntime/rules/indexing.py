@@ -16,6 +16,9 @@ from ....ops import indexing as ops
 from ..backend import ort
 from ..emit import Emitter, Value
 
+FLOAT32_INTEGERS = 2**24
+"""float32 holds all integers up to this one, and rounds larger ones to no smaller numbers."""
+
 
 def _clamp(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: str) -> Value:
     """Clamp `indices` to [-size, size - 1] and cast them to one of `types`; `sizes` is one size, or one per coordinate."""
@@ -29,8 +32,9 @@ def _clamp(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: str
         fits = data_type == indices.data_type and np.array_equal(clamped, array)
         return indices if fits else ctx.constant(clamped, data_type)
     uniform = low.min() == low.max()
-    # The engine's kernels compare int64 incorrectly. float64 holds all sizes, and is faster than Less and Where.
-    exact = "float64" if indices.data_type == "int64" and not ctx.portable else indices.data_type
+    exact = _type_to_clamp(ctx, indices)
+    if exact == "float64" and -low.min() <= FLOAT32_INTEGERS:
+        exact, data_type = "float32", "int32" if "int32" in types else data_type
     least = None if exact == "uint32" else ctx.parameter(low.max() if uniform else low, exact)
     maximum = ctx.parameter(high.max() if uniform else high, exact)
     moved = ctx.cast(indices, exact)
@@ -40,11 +44,19 @@ def _clamp(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: str
     return ctx.cast(moved if least is None else ctx.emit("Max", moved, least), data_type)
 
 
+def _type_to_clamp(ctx: Emitter, indices: Value) -> str:
+    """The data type in which indices are clamped.
+
+    The engine's kernels compare int64 incorrectly. float64 holds all sizes, and is faster than Less and Where.
+    """
+    return "float64" if indices.data_type == "int64" and not ctx.portable else indices.data_type
+
+
 def _clamp_to_names(ctx: Emitter, indices: Value, sizes: Any, data_type: str) -> Value:
     """`_clamp` to sizes that are known when the graph runs."""
     is_list = isinstance(sizes, Sequence)
     low, high = ([-size for size in sizes], [size - 1 for size in sizes]) if is_list else (-sizes, sizes - 1)
-    exact = "float64" if indices.data_type == "int64" and not ctx.portable else indices.data_type
+    exact = _type_to_clamp(ctx, indices)
     moved = ctx.cast(indices, exact)
     least = None if exact == "uint32" else ctx.constant(low, exact)
     if not is_list:
