@@ -372,11 +372,12 @@ class _KernelRunner(Runner):
         chosen = next(name for name in HOST_KERNELS if name in node.op.kernels)
         self.prepared: PreparedKernel = node.op.kernels[chosen].prepare(call)
         self.reads = list(dict.fromkeys(node.operands))
+        places = {operand: place for place, operand in enumerate(self.reads)}
+        self._places = map_operands(node.inputs, places.__getitem__)
         self._running: set[int] = set()  # the threads that it runs in
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
-        arrays: Mapping[Operand, np.ndarray] = dict(zip(self.reads, inputs, strict=True))
-        call = self.prepared.bind(map_operands(self.node.inputs, arrays.__getitem__), outputs)
+        call = self.prepared.bind(map_operands(self._places, inputs.__getitem__), outputs)
 
         def run() -> None:
             thread = get_ident()

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from ..core.graph import map_operands
 from ..memory.spaces import HOST
 from ..support.errors import OperationError, ValidationError, declaration_line, require
 from ..support.names import file_name
@@ -60,10 +59,16 @@ class HostKernel:
         self, call: KernelCall, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]
     ) -> dict[str, Any]:
         """Return the arguments of the function by name: views of the operands, attributes, and `out`."""
-        arguments = {**map_operands(inputs, _read_only), **call.attributes}
-        results = tuple(output.view() for output in outputs)
-        arguments["out"] = results if len(results) > 1 else results[0]
-        return {name: arguments[name] for name in self.names}
+        arguments: dict[str, Any] = {}
+        for name in self.names:
+            if name == "out":
+                arguments[name] = outputs[0].view() if len(outputs) == 1 else tuple(output.view() for output in outputs)
+            elif name in inputs:
+                value = inputs[name]
+                arguments[name] = tuple(map(_read_only, value)) if isinstance(value, tuple) else _read_only(value)
+            else:
+                arguments[name] = call.attributes[name]
+        return arguments
 
     def error_of(self, call: KernelCall, error: Exception) -> OperationError:
         """Return the error to raise for an exception of the function, or of Numba's compiler."""
@@ -113,7 +118,7 @@ class PreparedHost:
                     f"{declaration_line(self.kernel.python)}"
                 )
 
-        return run
+        return call if self.proven else run
 
     def _prove(self, call: Callable[[], None], results: Sequence[np.ndarray]) -> None:
         """Run the kernel for the first time, and require that it writes all results."""
@@ -141,7 +146,9 @@ def _source(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if hasattr(function, "__code__") else type(function).__call__
 
 
-def _read_only(array: np.ndarray) -> np.ndarray:
+def _read_only(array: np.ndarray | None) -> np.ndarray | None:
+    if array is None:
+        return None
     view = array.view()
     view.flags.writeable = False
     return view
