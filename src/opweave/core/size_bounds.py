@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf, isinf
 
+from .size_values import variables_in
 from .sizes import Dimension, Factor, order_of
 
 
@@ -54,6 +56,19 @@ def _least(factor: Factor) -> float:
     if isinstance(divisor, int) and divisor > 0:
         return least[0] if isinf(least[0]) else least[0] // divisor
     return 0 if least[0] >= 0 and least[1] >= 1 else -inf
+
+
+def names_in_empty(extents: Iterable[Dimension]) -> set[str]:
+    """The names in extents that may be 0 or less, and are so for the sizes of the run that is compiled for.
+
+    >>> from opweave.core.guards import Guards
+    >>> from opweave.core.sizes import Size
+    >>> n, m = Size("n"), Size("m")
+    >>> with Guards({"n": 3, "m": 2}).deciding():
+    ...     names_in_empty([n, n - 3, m - 1])
+    {'n'}
+    """
+    return variables_in(tuple(extent for extent in extents if lower_bound(extent) < 1 and extent < 1))
 
 
 def is_always_less(left: Dimension, right: Dimension) -> bool:

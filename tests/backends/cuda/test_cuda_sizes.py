@@ -13,9 +13,11 @@ from support.gpu_sizes import (
     CLOSE,
     CONVOLUTIONS,
     EXACT,
+    INTEGER_PRODUCTS,
     PRODUCT_SIZES,
     PRODUCTS,
     SIZES,
+    STAGED,
     Build,
     check,
     check_with_reference,
@@ -27,8 +29,10 @@ from triton_cases import SMALL
 import opweave as ow
 from opweave.backends.cuda import compiler
 from opweave.backends.gpu.contraction import tensor_tiles
+from opweave.backends.gpu.rules import flash_tensor
+from opweave.context.graph import state_of
 
-PARTS = {**PRODUCTS, **CONVOLUTIONS, **ATTENTION}
+PARTS = {**PRODUCTS, **CONVOLUTIONS, **ATTENTION, **STAGED}
 
 
 @pytest.fixture
@@ -61,6 +65,11 @@ def test_products_are_those_of_the_reference(context: ow.MLContext, name: str) -
     check_with_reference(context, PARTS[name], "float32", 1e-4, PRODUCT_SIZES[:3])
 
 
+@pytest.mark.parametrize("name", INTEGER_PRODUCTS)
+def test_integer_products_are_those_of_the_reference(context: ow.MLContext, name: str) -> None:
+    check_with_reference(context, INTEGER_PRODUCTS[name], "int8", 0, PRODUCT_SIZES[:3])
+
+
 ON_TENSOR_CORES: dict[str, Build] = {
     "rows": lambda b, x, n, m: (b.matmul(x(n, 48), weights(b, x, 48, 40)) + x(40)).relu(),
     "rows and columns": lambda b, x, n, m: b.matmul(x(n, 40), x(40, m)),
@@ -71,6 +80,10 @@ ON_TENSOR_CORES: dict[str, Build] = {
     "a transposed gemm": lambda b, x, n, m: b.gemm(x(48, n), x(48, m), a_transpose=True).neg(),
     "a transpose": lambda b, x, n, m: b.matmul(x(m, 32), b.transpose(x(n, 32))),
     "a number": lambda b, x, n, m: b.matmul(x(n, 48), x(48, 64)) / n,
+    "terms": lambda b, x, n, m: b.matmul(x(40, n), x(n, 48)),
+    "all sizes": lambda b, x, n, m: b.matmul(x(n, m), x(m, n)) * 2,
+    "terms of stacks": lambda b, x, n, m: b.matmul(x(m, 20, n), x(m, n, 32)),
+    "terms of a transpose": lambda b, x, n, m: b.gemm(x(n, 48), x(64, n), c=x(64), a_transpose=True, b_transpose=True),
     "images": lambda b, x, n, m: b.conv2d(
         x(2, 16, n, 9), weights(b, x, 32, 16, 3, 3), padding=[1, 1, 1, 1], bias=x(32)
     ),
@@ -98,7 +111,31 @@ def test_tensor_cores_take_sizes(
 
 @pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
 @pytest.mark.usefixtures("small_tiles")
-def test_terms_need_numbers_on_tensor_cores(context: ow.MLContext) -> None:
-    make = lambda b, x, n, m: b.matmul(x(40, n), x(n, 40), label="scores")  # noqa: E731
+def test_channels_of_windows_need_numbers_on_tensor_cores(context: ow.MLContext) -> None:
+    make = lambda b, x, n, m: b.conv2d(x(1, n, 9, 9), x(32, n, 3, 3), label="features")  # noqa: E731
     graph = check_with_reference(context, make, "float32", 1e-4, [{"n": 17}, {"n": 40}])
-    assert "compiled for each size of n: matmul 'scores' has kernels for numbers only" in graph.explain()
+    assert "compiled for each size of n: conv2d 'features' has kernels for numbers only" in graph.explain()
+
+
+ATTENTION_ON_TENSOR_CORES = [
+    "attention of queries and keys",
+    "causal attention",
+    "attention of groups",
+    "multi_head_attention",
+    "group_query_attention",
+    "group_query_attention with room",
+]
+
+
+@pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize("name", ATTENTION_ON_TENSOR_CORES)
+def test_attention_on_tensor_cores_takes_sizes(
+    context: ow.MLContext, monkeypatch: pytest.MonkeyPatch, name: str, data_type: Any
+) -> None:
+    monkeypatch.setattr(flash_tensor, "MIN_PRODUCTS", 1)
+    tolerance = 1e-4 if data_type == "float32" else 2e-2
+    sizes = [{"n": n, "m": m} for n, m in ((17, 20), (33, 64), (70, 16))]
+    graph = check_with_reference(context, ATTENTION[name], data_type, tolerance, sizes)
+    assert "triton" in [kernel.compiler for kernel in kernels_of(graph)]
+    assert len(state_of(graph)._open) == 1  # type: ignore[attr-defined]

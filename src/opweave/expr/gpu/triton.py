@@ -149,7 +149,7 @@ class Statements:
         if node.type not in _COMPUTED:
             raise UnsupportedError(f"elements of {node.type}")
         if isinstance(node, Const):
-            return _literal(node)
+            return self._size(node, node.value) if isinstance(node.value, Size) else _literal(node)
         if isinstance(node, Index):
             if node not in self.axes:
                 raise UnsupportedError("loops")
@@ -163,6 +163,13 @@ class Statements:
         if isinstance(node, Call):
             return self._call(node, parts)
         raise UnsupportedError("reductions")
+
+    def _size(self, node: Const, size: Size) -> str:
+        """A size as a number of a constant's type."""
+        if node.type == "bool":
+            raise UnsupportedError("sizes as conditions")
+        text = self.number(size)
+        return f"tl.cast({text}, tl.float32)" if _COMPUTED[node.type] == "float32" else text
 
     def _load(self, node: Load, indices: Sequence[str]) -> str:
         shape, along = node.source.desc.shape, frozenset[str]()
@@ -257,8 +264,6 @@ def _is_natural(node: Call) -> bool:
 
 
 def _literal(node: Const) -> str:
-    if isinstance(node.value, Size):
-        raise UnsupportedError("sizes as numbers")
     if node.type == "bool":
         return f"tl.full((), {bool(node.value)}, tl.int1)"
     if _COMPUTED[node.type] == "int32":

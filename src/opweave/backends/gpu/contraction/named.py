@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ....core.guards import estimate
-from ....core.size_bounds import lower_bound
+from ....core.size_bounds import names_in_empty
 from ....core.size_values import variables_in
 from ....core.sizes import Size, is_static, may_exceed
 from ....expr.gpu import Features
@@ -37,8 +37,8 @@ def names_needed(problem: Problem, features: Features) -> tuple[set[str], set[st
     names = variables_in(_sizes(problem))
     if not names:
         return set(), set()
-    if empty := [size for size in _extents(problem) if lower_bound(size) < 1 and size < 1]:
-        return set(), variables_in(tuple(empty))
+    if empty := names_in_empty(_extents(problem)):
+        return set(), empty
     if single := [
         size for size in (problem.rows, problem.columns) if isinstance(size, Size) and _is_gemv(problem, size)
     ]:
@@ -57,8 +57,8 @@ def _is_gemv(problem: Problem, lines: int) -> bool:
 
 
 def may_have_names(problem: Problem) -> bool:
-    """Whether kernels for tensor cores take the sizes that are names: rows, columns and stacks, but no terms."""
-    return is_static((problem.taps, problem.channels))
+    """Whether kernels for tensor cores take the sizes that are names: terms only of products, without taps."""
+    return is_static((problem.taps,)) and (problem.taps == 1 or is_static((problem.channels,)))
 
 
 def _extents(problem: Problem) -> list[int]:

@@ -10,12 +10,13 @@ For TF32x3, the kernel splits the operands that `terms` has not split.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import prod
 
 from ....core.graph import Desc
-from ....core.sizes import is_multiple, is_same_shape, is_same_size, may_exceed
+from ....core.guards import estimate
+from ....core.sizes import Dimension, is_multiple, is_same_shape, is_same_size, may_exceed
 from ....expr import ir
 from ....expr.gpu import Buffer, Features, GpuKernel
 from ....expr.gpu.triton import Position, Statements
@@ -81,24 +82,28 @@ def _is_same(one: Desc, other: Desc) -> bool:
 class TensorSteps:
     """The steps of the loop over terms.
 
+    Args:
+        number: returns the text of a dimension.
+
     Attributes:
         by_tap: whether all terms of a step belong to one tap.
         blocks: steps per tap, if `by_tap`.
         ragged: whether a step may have terms beyond the last.
     """
 
-    def __init__(self, problem: Problem, terms: int) -> None:
-        self.problem, self.terms = problem, terms
-        self.blocks = ceil(problem.channels / terms)
+    def __init__(self, problem: Problem, terms: int, number: Callable[[Dimension], str] = str) -> None:
+        self.problem, self.terms, self.number = problem, terms, number
+        self.blocks = -(-problem.channels // terms)
         self.by_tap = problem.taps == 1 or problem.channels >= (1 - MAX_WASTE) * self.blocks * terms
-        self.count = problem.taps * self.blocks if self.by_tap else ceil(problem.terms / terms)
-        self.ragged = bool((problem.channels if self.by_tap else problem.terms) % terms)
+        self.count = problem.taps * self.blocks if self.by_tap else -(-problem.terms // terms)
+        self.ragged = not is_multiple(problem.channels if self.by_tap else problem.terms, terms)
 
     def lines(self) -> Iterator[str]:
         """Define the tap and the channels of a step, for both operands."""
+        blocks = self.number(self.blocks) if self.by_tap else ""
         if self.by_tap:
-            yield f"tap = step // {self.blocks}"
-        yield f"begin = {f'step % {self.blocks}' if self.by_tap else 'step'} * {self.terms}"
+            yield f"tap = step // {blocks}"
+        yield f"begin = {f'step % {blocks}' if self.by_tap else 'step'} * {self.terms}"
         for side in "ab":
             if self.by_tap:
                 yield f"{side}_channel = begin + {self.numbers(side)}"
@@ -117,7 +122,9 @@ class TensorSteps:
         """The condition that a term exists; empty if all do."""
         if not self.ragged:
             return ""
-        return f"{side}_channel < {self.problem.channels}" if self.by_tap else f"{side}_term < {self.problem.terms}"
+        if self.by_tap:
+            return f"{side}_channel < {self.number(self.problem.channels)}"
+        return f"{side}_term < {self.problem.terms}"
 
 
 class Operand:
@@ -221,11 +228,13 @@ class TensorKernel:
         self.problem, self.tile, self.splits, self.cores = problem, tile, splits, features.tensor_cores
         self.in_three = in_three(problem, features)
         self.numbers = TritonNumbers()
-        self.steps = TensorSteps(problem, tile.terms)
+        self.steps = TensorSteps(problem, tile.terms, self.numbers.number)
         self.is_turned = is_turned(problem, features)
         self.cuts_off = needs_order(problem, features) and not is_same_size(self._sides()[0].step, 1)
-        self.share = ceil(self.steps.count / splits)
-        is_doubled = self.in_three and isinstance(problem.right, ProblemWindow) and self.share <= MAX_DOUBLED_STEPS
+        self.share = -(-self.steps.count // splits)
+        few = estimate(self.share)
+        is_doubled = self.in_three and isinstance(problem.right, ProblemWindow) and few <= MAX_DOUBLED_STEPS
+        self.is_short = few <= MAX_HELD_STEPS
         self.stages = min(tile.stages, 2) if is_doubled else tile.stages
         self.down, self.across = -(-problem.rows // tile.rows), -(-problem.columns // tile.columns)
         lines = {"row": (problem.rows, tile.rows), "column": (problem.columns, tile.columns)}
@@ -339,14 +348,16 @@ class TensorKernel:
         if self.is_turned:
             lines, sizes = ("column", "row"), (tile.columns, tile.rows)
         operands = [
-            Operand(matrix, side, line, self.inside[line], steps, self.share <= MAX_HELD_STEPS, self.numbers)
+            Operand(matrix, side, line, self.inside[line], steps, self.is_short, self.numbers)
             for matrix, side, line in zip(self._sides(), "ab", lines, strict=True)
         ]
         for operand in operands:
             yield from operand.start()
         yield f"total = tl.zeros({sizes}, tl.float32)"
-        last = str(steps.count) if self.splits == 1 else f"tl.minimum((part + 1) * {self.share}, {steps.count})"
-        yield f"for step in range({'0' if self.splits == 1 else f'part * {self.share}'}, {last}):"
+        first, last = "0", self.numbers.number(steps.count)
+        if self.splits > 1:
+            first, last = f"part * {self.share}", f"tl.minimum((part + 1) * {self.share}, {last})"
+        yield f"for step in range({first}, {last}):"
         body = [*steps.lines(), *(line for operand in operands for line in operand.load()), *self._dots()]
         yield from (f"    {line}" for line in body)
 

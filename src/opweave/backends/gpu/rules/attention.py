@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from ....composites import group_query_attention, multi_head_attention, scaled_dot_product_attention
 from ....expr import Traced, clamp, compute, where
@@ -47,7 +46,7 @@ def _in_one_array(problem: Attention, query: Traced, shape: Sequence[int], place
     def plan(stages: Stages) -> list[Traced]:
         return [attend(stages, problem, stages.array(storage(query.data_type), shape), place)]
 
-    return Staged(plan, partial(names_needed, problem))
+    return Staged(plan, lambda _: names_needed(problem))
 
 
 @gpu.lower(scaled_dot_product_attention)
@@ -195,4 +194,4 @@ def _(
         y = attend(stages, problem, result, lambda b, h, i, d: (b, i, h * size + d))
         return [y, *memory]
 
-    return Staged(plan, partial(names_needed, AttentionSizes(*sizes)))
+    return Staged(plan, lambda _: names_needed(AttentionSizes(*sizes)))

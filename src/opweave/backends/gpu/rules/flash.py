@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ....core.guards import estimate
-from ....core.size_bounds import lower_bound
+from ....core.size_bounds import names_in_empty
 from ....core.size_values import variables_in
 from ....core.sizes import is_multiple, is_same_size, is_static
 from ....expr import Traced, clamp, exp, max as larger_of, max_over, min as lesser_of, sum_over, tanh, where
@@ -21,7 +21,7 @@ from ....expr.gpu import Features, Local, Workgroups
 from ....expr.gpu.workgroups import UNROLLED_ELEMENTS
 from ....expr.ir import Input
 from ....expr.tracing import of_input
-from .flash_tensor import on_tensor_cores, suits
+from .flash_tensor import on_tensor_cores
 from .reduction import dot
 from .results import Stages
 
@@ -131,19 +131,18 @@ class _FlashTile:
         return stored + self.lines * (self.keys + self.keys // NEIGHBOURS + 4)
 
 
-def names_needed(problem: AttentionSizes, features: Features) -> tuple[set[str], set[str]]:
+def names_needed(problem: AttentionSizes) -> tuple[set[str], set[str]]:
     """The names that need numbers for all sizes, and those that need numbers for the sizes of this run only.
 
-    Kernels take names of batches, heads, queries and keys. Triton's, which are faster for large problems, need numbers.
+    Kernels take names of batches, heads, queries and keys.
     """
     sizes = problem.batches, problem.heads, problem.groups, problem.queries, problem.keys
     names = variables_in((*sizes, problem.size, problem.values))
     if not names:
         return set(), set()
-    if empty := [size for size in sizes if lower_bound(size) < 1 and size < 1]:
-        return set(), variables_in(tuple(empty))
-    needs_all = not is_static((problem.share, problem.size, problem.values)) or suits(problem, features)
-    return names if needs_all else set(), set()
+    if empty := names_in_empty(sizes):
+        return set(), empty
+    return set() if is_static((problem.share, problem.size, problem.values)) else names, set()
 
 
 def _at_estimates(p: AttentionSizes) -> AttentionSizes:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ....core.graph import Desc
-from ....core.sizes import is_static
+from ....core.guards import estimate
+from ....core.sizes import is_multiple
 from ....expr import Traced, tanh, where
 from ....expr.array import as_array
 from ....expr.gpu import Features, GpuKernel, KernelProgram, TensorCores
@@ -19,7 +20,7 @@ from ....expr.gpu.forms import flat_position
 from ....expr.gpu.triton import Position, Statements, UnsupportedError, type_of
 from ....expr.ir import Expr, Index, Input, Load, walk
 from ....expr.simplify import simplify_elements
-from ..triton_kernel import mask_argument, triton_kernel
+from ..triton_kernel import TritonNumbers, mask_argument, triton_kernel
 
 if TYPE_CHECKING:
     from .flash import Attention, AttentionSizes, Place
@@ -56,10 +57,9 @@ def suits(problem: AttentionSizes, features: Features) -> bool:
 
 
 def on_tensor_cores(problem: Attention, features: Features, result: Input, place: Place) -> TensorAttention | None:
-    """The kernel on tensor cores; None if it does not suit, if sizes have names, or if Triton cannot compute the problem."""
+    """The kernel on tensor cores; None if it does not suit, or if Triton cannot compute the problem."""
     cores = features.tensor_cores
-    has_names = not is_static((problem.batches, problem.heads, problem.queries, problem.keys))
-    if cores is None or has_names or not suits(problem, features):
+    if cores is None or not suits(problem, features):
         return None
     try:
         return TensorAttention(problem, features, cores, result, place)
@@ -75,10 +75,10 @@ def _tile(problem: Attention, is_half: bool, features: Features) -> _FlashTensor
     """A tile that fits registers, and is small enough to keep the device busy. The sizes are estimates."""
     depth, width = _power(problem.size), _power(problem.values)
     is_large = max(depth, width) > 128
-    rows = min(128 if is_half and not is_large else 64, _power(problem.queries))
-    columns = min(64 if is_half and not is_large else 32, _power(problem.keys))
-    lines = problem.batches * problem.heads
-    while rows > MIN_LINES and lines * -(-problem.queries // rows) < features.units:
+    queries, keys, lines = map(estimate, (problem.queries, problem.keys, problem.batches * problem.heads))
+    rows = min(128 if is_half and not is_large else 64, _power(queries))
+    columns = min(64 if is_half and not is_large else 32, _power(keys))
+    while rows > MIN_LINES and lines * -(-queries // rows) < features.units:
         rows //= 2
     return _FlashTensorTile(rows, columns, depth, width, 8 if rows == 128 else 4, 3 if is_half else 2)
 
@@ -121,6 +121,8 @@ class TensorAttention(KernelProgram):
         self._is_half = {"float16"} == {result.desc.data_type, *self._types_of("key"), *self._types_of("value")}
         self.tile = _tile(problem, self._is_half, features)
         self._library: dict[str, None] = {}
+        self._numbers = TritonNumbers()
+        self._number = self._numbers.number
         self._lines = list(self._body())
 
     @property
@@ -140,6 +142,7 @@ class TensorAttention(KernelProgram):
             warps=tile.warps,
             stages=tile.stages,
             cores=self.cores,
+            sizes=self._numbers.sizes,
         )
 
     def _score(self, *position: Traced) -> Traced:
@@ -163,7 +166,8 @@ class TensorAttention(KernelProgram):
     ) -> list[str]:
         names = {self._batch: "batch", self._head: "head", self._group: "group"}
         fixed = {index: Position(text, frozenset()) for index, text in names.items()}
-        statements = Statements(self._names, {**fixed, **axes}, self._inside(axes), texts or {}, prefix=f"{name}_")
+        inside, number = self._inside(axes), self._number
+        statements = Statements(self._names, {**fixed, **axes}, inside, texts or {}, prefix=f"{name}_", number=number)
         value = statements.value(self._bodies[body])
         self._library |= dict.fromkeys(statements.library)
         return [*statements.lines, f"{name} = {value}"]
@@ -180,20 +184,24 @@ class TensorAttention(KernelProgram):
         conditions = {}
         for index, position in axes.items():
             direction, size, step = limits[index]
-            conditions[direction] = f"{position.text} < {size}" if size % step and position.along else ""
+            is_ragged = position.along and not is_multiple(size, step)
+            conditions[direction] = f"{position.text} < {self._number(size)}" if is_ragged else ""
         return conditions
 
     def _body(self) -> Iterator[str]:
-        p, tile = self.problem, self.tile
-        tiles = -(-p.queries // tile.rows)
+        p, tile, number = self.problem, self.tile, self._number
+        tiles = number(-(-p.queries // tile.rows))
         row, depth = Position("row", frozenset({"row"})), Position("depth", frozenset({"depth"}))
         column, depth_down = Position("column", frozenset({"column"})), Position("depth_down", frozenset({"depth"}))
         column_down, width = Position("column_down", frozenset({"column"})), Position("width", frozenset({"width"}))
         yield "program = tl.program_id(0)"
         # If later queries see more keys, their tiles start first.
-        yield f"number = program % {tiles}" if p.end is None else f"number = {tiles - 1} - program % {tiles}"
-        yield f"head = program // {tiles} % {p.heads}"
-        yield f"batch = program // {tiles * p.heads}"
+        if p.end is None:
+            yield f"number = program % {tiles}"
+        else:
+            yield f"number = {number(-(-p.queries // tile.rows) - 1)} - program % {tiles}"
+        yield f"head = program // {tiles} % {number(p.heads)}"
+        yield f"batch = program // {number(-(-p.queries // tile.rows) * p.heads)}"
         yield f"group = head // {p.share}"
         yield f"row = number * {tile.rows} + tl.arange(0, {tile.rows})[:, None]"
         yield f"depth = tl.arange(0, {tile.depth})[None, :]"
@@ -226,15 +234,16 @@ class TensorAttention(KernelProgram):
 
     def _limits(self) -> Iterator[str]:
         """Define the blocks of keys that are visible to the tile."""
-        p, tile, start, stop = self.problem, self.tile, "0", str(-(-self.problem.keys // self.tile.columns))
+        p, tile, number = self.problem, self.tile, self._number
+        start, stop = "0", number(-(-p.keys // tile.columns))
         if p.first is not None:
             yield f"first_row = number * {tile.rows}"
             yield from self._statements("first", "first", {self._query: Position("first_row", frozenset())})
-            start = f"tl.maximum(tl.minimum(first, {p.keys - 1}), 0) // {tile.columns}"
+            start = f"tl.maximum(tl.minimum(first, {number(p.keys - 1)}), 0) // {tile.columns}"
         if p.end is not None:
-            yield f"last_row = tl.minimum(number * {tile.rows} + {tile.rows - 1}, {p.queries - 1})"
+            yield f"last_row = tl.minimum(number * {tile.rows} + {tile.rows - 1}, {number(p.queries - 1)})"
             yield from self._statements("end", "end", {self._query: Position("last_row", frozenset())})
-            stop = f"(tl.maximum(tl.minimum(end, {p.keys}), 0) + {tile.columns - 1}) // {tile.columns}"
+            stop = f"(tl.maximum(tl.minimum(end, {number(p.keys)}), 0) + {tile.columns - 1}) // {tile.columns}"
         yield f"start = {start}"
         yield f"stop = {stop}"
 
@@ -248,8 +257,8 @@ class TensorAttention(KernelProgram):
         yield from self._operand("key", "depth_down")
         yield f"product = {self._dot('query', 'key')}"
         yield from self._statements("score", "score", {self._query: row, self._key: column}, {self._total: "product"})
-        if p.keys % tile.columns:
-            yield f'score = tl.where(column < {p.keys}, score, float("-inf"))'
+        if not is_multiple(p.keys, tile.columns):
+            yield f'score = tl.where(column < {self._number(p.keys)}, score, float("-inf"))'
         yield "larger = tl.maximum(largest, tl.max(score, 1)[:, None])"
         yield 'factor = tl.where(largest == float("-inf"), 0.0, tl.exp(largest - larger))'
         yield 'share = tl.where(score == float("-inf"), 0.0, tl.exp(score - larger))'
