@@ -209,6 +209,52 @@ ATTENTION: dict[str, Build] = {
 }
 """Composites of attention: batches, queries and keys with names."""
 
+
+def _network(b: ow.MLGraphBuilder, op: str, input: Any, hidden: int, **options: Any) -> Any:
+    """A recurrent network whose weights are constants; the results are those of the last step and of all steps."""
+    gates, rng = {"gru": 3, "lstm": 4}[op], np.random.default_rng(2)
+    directions = 2 if options.get("direction") == "both" else 1
+    steps, _, size = input.shape
+
+    def constant(*shape: int) -> Any:
+        return b.constant((rng.standard_normal(shape) / hidden**0.5).astype(input.data_type))
+
+    weights = constant(directions, gates * hidden, size), constant(directions, gates * hidden, hidden)
+    options["bias"] = constant(directions, gates * hidden)
+    return tuple(getattr(b, op)(input, *weights, steps, hidden, **options))
+
+
+STAGED: dict[str, Build] = {
+    "gru of steps and batches": lambda b, x, n, m: _network(b, "gru", x(n, m, 5), 6, return_sequence=True),
+    "gru of both directions": lambda b, x, n, m: _network(
+        b, "gru", x(n, m, 5), 4, direction="both", return_sequence=True, reset_after=False
+    ),
+    "lstm of steps": lambda b, x, n, m: _network(b, "lstm", x(n, 2, 5), 40, direction="backward"),
+    "lstm of batches": lambda b, x, n, m: _network(b, "lstm", x(3, m, 8), 7, return_sequence=True),
+    "lstm of many units and batches": lambda b, x, n, m: _network(b, "lstm", x(2, m, 8), 260, return_sequence=True),
+    "top_k of rows": lambda b, x, n, m: c.top_k(b, x(n, 9), 4),
+    "top_k along a name": lambda b, x, n, m: c.top_k(b, b.concat([x(n, m), x(3, m)], 0), 4, axis=0),
+    "top_k of chunks": lambda b, x, n, m: c.top_k(b, b.reshape(x(n, m, 7), [n * m * 7]), 3, largest=False),
+    "scatter_reduce": lambda b, x, n, m: c.scatter_reduce(b, x(n, 5), x(m, 5, type="int32"), x(m, 5)),
+    "scatter_reduce of columns": lambda b, x, n, m: c.scatter_reduce(
+        b, x(n, m), x(n, 3, type="int64"), x(n, 3), axis=1, reduction="max"
+    ),
+}
+"""Operations that take several kernels: sequences, batches, lines, and lengths with names."""
+
+INTEGER_PRODUCTS: dict[str, Build] = {
+    "integer_matmul": lambda b, x, n, m: c.integer_matmul(b, x(n, m), x(m, 6)),
+    "integer_matmul of stacks": lambda b, x, n, m: c.integer_matmul(b, x(n, 3, 10), x(n, 10, m), x(1), x(1)),
+    "integer_matmul with zero points of columns": lambda b, x, n, m: c.integer_matmul(
+        b, x(m, 7), x(7, n), None, x(1, n)
+    ),
+    "integer_conv2d": lambda b, x, n, m: c.integer_conv2d(b, x(n, 6, m, 5), x(8, 6, 3, 2), padding=[1, 1, 0, 1]),
+    "integer_conv2d with zero points": lambda b, x, n, m: c.integer_conv2d(
+        b, x(1, 5, n, m), x(4, 5, 2, 2), x(1), x(4), padding=[1, 0, 0, 1], strides=[2, 1]
+    ),
+}
+"""Products of 8-bit integers, whose sums are exact."""
+
 PRODUCT_SIZES: list[dict[str, int]] = [
     {"n": 6, "m": 3},
     {"n": 1, "m": 3},

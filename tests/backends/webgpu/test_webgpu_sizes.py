@@ -12,9 +12,11 @@ from support.gpu_sizes import (
     CONVOLUTIONS,
     EXACT,
     FLOATS_ONLY,
+    INTEGER_PRODUCTS,
     PRODUCT_SIZES,
     PRODUCTS,
     SIZES,
+    STAGED,
     arrays_for,
     build,
     check,
@@ -30,7 +32,9 @@ from opweave.context.graph import program_of
 pytest.importorskip("wgpu", reason="wgpu is not installed")
 
 
-ALL = {**EXACT, **CLOSE, **PRODUCTS, **CONVOLUTIONS, **ATTENTION}
+ALL = {**EXACT, **CLOSE, **PRODUCTS, **CONVOLUTIONS, **ATTENTION, **STAGED}
+LEVELS = "top_k of chunks"
+"""A case whose number of kernels grows with its size."""
 REFERENCE = ow.ml.create_context(device="reference", drafts=True)
 
 
@@ -69,12 +73,18 @@ def test_sums_are_close_to_those_of_static_graphs(context: ow.MLContext, name: s
 
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
-@pytest.mark.parametrize("name", [*PRODUCTS, *CONVOLUTIONS, *ATTENTION])
+@pytest.mark.parametrize("name", [*PRODUCTS, *CONVOLUTIONS, *ATTENTION, *STAGED])
 def test_products_are_those_of_the_reference(context: ow.MLContext, name: str, data_type: Any) -> None:
     check_with_reference(context, ALL[name], data_type, 1e-4 if data_type == "float32" else 2e-2, PRODUCT_SIZES)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("data_type", ["int8", "uint8"])
+@pytest.mark.parametrize("name", INTEGER_PRODUCTS)
+def test_integer_products_are_those_of_the_reference(context: ow.MLContext, name: str, data_type: Any) -> None:
+    check_with_reference(context, INTEGER_PRODUCTS[name], data_type, 0, PRODUCT_SIZES)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != LEVELS])
 def test_new_sizes_compile_nothing(context: ow.MLContext, compiled: list[str], name: str) -> None:
     make = ALL[name]
     graph = build(context, make, "float32")
@@ -87,29 +97,29 @@ def test_new_sizes_compile_nothing(context: ow.MLContext, compiled: list[str], n
 
 
 def _recurrent(builder: ow.MLGraphBuilder, x: Any) -> Any:
-    """A network that needs the number of its batch."""
-    weight, recurrent_weight = (builder.constant(np.ones((1, 9, size), "float32")) for size in (x.shape[2], 3))
-    return builder.gru(x, weight, recurrent_weight, x.shape[0], 3, label="network")[0]
+    """A network that needs the number of its steps, which are a kernel each."""
+    weight, recurrent_weight = (builder.constant(np.ones((1, 3 * 257, size), "float32")) for size in (x.shape[2], 257))
+    return builder.gru(x, weight, recurrent_weight, x.shape[0], 257, label="network")[0]
 
 
 def test_explain_names_what_needs_numbers(context: ow.MLContext, compiled: list[str]) -> None:
     builder = ow.MLGraphBuilder(context)
-    x = builder.input("x", "float32", [2, "batch", 4])
+    x = builder.input("x", "float32", ["steps", 2, 4])
     graph = builder.build({"y": builder.relu(_recurrent(builder, x))})
-    assert "compiled when it first runs, for many sizes of batch" in graph.explain()
-    for batch in 3, 4:
-        assert context.compute(graph, {"x": np.ones((2, batch, 4), "float32")})["y"].shape == (1, batch, 3)
-    assert "compiled for each size of batch: gru 'network' has kernels for numbers only" in graph.explain()
+    assert "compiled when it first runs, for many sizes of steps" in graph.explain()
+    for steps in 3, 4:
+        assert context.compute(graph, {"x": np.ones((steps, 2, 4), "float32")})["y"].shape == (1, 2, 257)
+    assert "compiled for each size of steps: gru 'network' has kernels for numbers only" in graph.explain()
 
 
 def test_other_names_stay_open(context: ow.MLContext, compiled: list[str]) -> None:
     """A network needs the number of one name; the other name has one program."""
     builder = ow.MLGraphBuilder(context)
-    x, w = builder.input("x", "float32", ["rows", 8]), builder.input("w", "float32", [2, "batch", 8])
+    x, w = builder.input("x", "float32", ["rows", 8]), builder.input("w", "float32", ["steps", 2, 8])
     graph = builder.build({"y": _recurrent(builder, w), "z": builder.softmax(x, 1)})
     counts = []
-    for rows, batch in (3, 5), (30, 5), (300, 5), (3, 6):
-        shapes = {"x": (rows, 8), "w": (2, batch, 8)}
+    for rows, steps in (3, 5), (30, 5), (300, 5), (3, 6):
+        shapes = {"x": (rows, 8), "w": (steps, 2, 8)}
         context.compute(graph, {name: np.ones(shape, "float32") for name, shape in shapes.items()})
         counts.append(len(compiled))
     assert counts[0] == counts[1] == counts[2] < counts[3]

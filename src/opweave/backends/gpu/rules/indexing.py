@@ -8,6 +8,8 @@ from math import prod
 from .... import expr
 from ....composites.scatter import scatter_reduce
 from ....core.dtypes import FLOATS, DataType
+from ....core.guards import estimate
+from ....core.size_bounds import names_in_empty
 from ....expr import Traced, cast, clamp, compute, ir, logical_and, where
 from ....expr.gpu import Workgroups
 from ....expr.ir import Input, Reduction
@@ -103,7 +105,10 @@ def _(input: Traced, indices: Traced, updates: Traced, axis: int, reduction: str
 
     if input.data_type in FLOATS:
         combine = getattr(expr, reduction)
-        return Staged(lambda stages: [_in_order(stages, input, count, update, combine)])
+        return Staged(
+            lambda stages: [_in_order(stages, input, count, update, combine)],
+            lambda _: (set(), names_in_empty((*input.shape, *updates.shape))),
+        )
     over, name = _REDUCTIONS[reduction]
     data_type = ir.storage(input.data_type)
     wide: DataType = "int32" if data_type in ("int8", "uint8") else data_type
@@ -134,7 +139,7 @@ def _in_order(
 ) -> Traced:
     """Combine elements with their updates one after the other, in as few kernels as the device's loops allow."""
     shape, total = input.shape, prod(input.shape)
-    tile = min(TILE, total)
+    tile = min(TILE, estimate(total))
 
     def program_of(before: Traced, start: int, end: int, target: Input) -> Workgroups:
         program = Workgroups([-(-total // tile)], width=tile)
@@ -160,8 +165,10 @@ def _in_order(
     result = stages.array(ir.storage(input.data_type), shape)
     most = stages.features.max_iterations
     iterations = program_of(input, 0, count, result).iterations(stages.features)
-    part = count if iterations <= most else max(1, count * most // iterations - 1)
-    before = input
+    if iterations <= most:
+        return stages.add(program_of(input, 0, count, result), result, f"updates 0 to {count}")
+    count = int(count)  # the number of kernels depends on it
+    part, before = max(1, int(count * most // iterations) - 1), input
     for start in range(0, count, part):
         end = min(start + part, count)
         target = result if end == count else stages.array("float32", shape)

@@ -11,6 +11,9 @@ from math import prod
 
 from ....composites.integers import integer_conv2d, integer_matmul
 from ....core.shapes import conv_size
+from ....core.size_bounds import names_in_empty
+from ....core.size_values import variables_in
+from ....core.sizes import is_multiple
 from ....expr import Traced, cast, clamp, compute, sum_over, where
 from ..contraction.problem import View, convolution, product
 from ..table import gpu
@@ -58,14 +61,14 @@ def _(a: Traced, b: Traced, a_zero_point: Traced | None, b_zero_point: Traced | 
     inner = a.shape[-1]
     if _varies(a_zero_point, -1) or _varies(b_zero_point, -2):
         return _elementwise(a, b, a_zero_point, b_zero_point)
-    words = -(-inner // BYTES_OF_WORD)
+    words, is_whole = -(-inner // BYTES_OF_WORD), is_multiple(inner, BYTES_OF_WORD)
 
     def plan(stages: Stages) -> list[Traced]:
         def byte(x: Traced, k: Traced, *p: Traced | None) -> Traced:
             """The term `k`, 0 behind the last; it is at the place of None in the position."""
-            place = clamp(k, 0, inner - 1) if inner % BYTES_OF_WORD else k
+            place = k if is_whole else clamp(k, 0, inner - 1)
             value = _to_signed(x[tuple(place if part is None else part for part in p)])
-            return value if inner % BYTES_OF_WORD == 0 else where(k < inner, value, 0)
+            return value if is_whole else where(k < inner, value, 0)
 
         left = compute(
             (*a.shape[:-1], words), lambda *p: _pack(lambda k: byte(a, p[-1] * BYTES_OF_WORD + k, *p[:-1], None))
@@ -85,7 +88,7 @@ def _(a: Traced, b: Traced, a_zero_point: Traced | None, b_zero_point: Traced | 
             stages.add(Products(problem, lambda total: _subtract_zero_points(total, za, zb, of_a, of_b, inner)), result)
         ]
 
-    return Staged(plan)
+    return Staged(plan, lambda _: (set(), names_in_empty((*a.shape, *b.shape))))
 
 
 def _varies(zero_point: Traced | None, axis: int) -> bool:
@@ -245,7 +248,9 @@ def _(
 
         return [stages.add(Products(problem, finish), result)]
 
-    return Staged(plan)
+    # Groups of channels, and taps, are numbers in the kernels that pack words.
+    needed = variables_in((input.shape[1], filter.shape, groups))
+    return Staged(plan, lambda _: (needed, names_in_empty((batches, *padded, *sizes)) - needed))
 
 
 def _or_zero(value: Traced | None) -> Traced:

@@ -58,7 +58,7 @@ def _(initial_hidden_state: Traced | None, reset_after: bool, activations: Seque
             return run_steps(network, [initial_hidden_state], [step])
         return run_steps(network, [initial_hidden_state], [gates, next_state_of_gates], extra_vectors=2)
 
-    return Staged(plan)
+    return Staged(plan, lambda _: RecurrentNetwork.names_needed(**options))
 
 
 @gpu.lower(ops.lstm)
@@ -96,4 +96,4 @@ def _(
     def plan(stages: Stages) -> list[Traced]:
         return run_steps(RecurrentNetwork.of(stages, options), [initial_hidden_state, initial_cell_state], [step])
 
-    return Staged(plan)
+    return Staged(plan, lambda _: RecurrentNetwork.names_needed(**options))

@@ -8,6 +8,8 @@ from ....composites import selection as composites
 from ....composites.placement import tensor_scatter
 from ....composites.suppression import LOWEST, non_max_suppression
 from ....core.dtypes import FLOATS, DataType
+from ....core.size_bounds import names_in_empty
+from ....core.sizes import is_same_size
 from ....expr import (
     Traced,
     arg_max_over,
@@ -46,7 +48,10 @@ SHARE = 4
 
 @gpu.lower(composites.top_k)
 def _(input: Traced, k: int, axis: int, largest: bool, index_type: DataType) -> Staged:
-    return Staged(lambda stages: _top_k(stages, input, k, axis, largest, index_type))
+    return Staged(
+        lambda stages: _top_k(stages, input, k, axis, largest, index_type),
+        lambda _: (set(), names_in_empty((*input.shape, k))),
+    )
 
 
 def _top_k(stages: Stages, input: Traced, k: int, axis: int, largest: bool, index_type: DataType) -> list[Traced]:
@@ -92,7 +97,7 @@ def _first_of_chunks(
     """
     outer, _, inner = values.shape
     chunks = -(-count // chunk)
-    is_exact = chunks * chunk == count
+    is_exact = is_same_size(chunks * chunk, count)
 
     def position(c: Traced, r: Traced) -> Traced:
         p = c * chunk + r

@@ -12,6 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
+from ....core.guards import estimate
+from ....core.size_bounds import names_in_empty
+from ....core.size_values import variables_in
+from ....core.sizes import Size
 from ....expr import Traced, clamp, compute, ir, sum_over, where
 from ....expr.array import as_array
 from ....expr.gpu import Local, Workgroups
@@ -66,6 +70,17 @@ class RecurrentNetwork:
     @classmethod
     def of(cls, stages: Stages, arguments: dict[str, Any]) -> RecurrentNetwork:
         return cls(stages, **{field.name: arguments[field.name] for field in fields(cls) if field.name != "stages"})
+
+    @classmethod
+    def names_needed(cls, input: Traced, weight: Traced, hidden_size: int, **_: Any) -> tuple[set[str], set[str]]:
+        """The names that need numbers for all sizes, and those that need numbers for the sizes of this run only.
+
+        Kernels take names of steps and batches. With a kernel a step, the number of steps is that of launches.
+        """
+        steps, batches, size = input.shape
+        sizes = (*weight.shape, size, hidden_size)
+        needed = variables_in(sizes if variables_in(sizes) or hidden_size <= MAX_HIDDEN_SIZE else (steps,))
+        return needed, names_in_empty((steps, batches)) - needed
 
     @property
     def steps(self) -> int:
@@ -252,7 +267,9 @@ def _in_one_kernel(
     if iterations <= most:
         stages.add(whole, results[0], "the steps")
         return results
-    count = max(1, steps * most // iterations - 1)  # one less, for the code around the loop
+    if isinstance(steps, Size):  # the number of kernels depends on it
+        steps = int(steps)
+    count = max(1, int(steps * most // iterations) - 1)  # one less, for the code around the loop
     for start in range(0, steps, count):
         end = min(start + count, steps)
         last = results if end == steps else [stages.array("float32", network.state_shape) for _ in states]
@@ -273,7 +290,7 @@ class _UnitBlock(RecurrentCell):
 
     def __init__(self, network: RecurrentNetwork, old: Input, new: Input, extra: Input) -> None:
         directions, batches, size = network.state_shape
-        tile = min(batches, MAX_TILE)
+        tile = min(estimate(batches), MAX_TILE)
         sizes = [directions, -(-batches // tile), -(-size // BLOCK)]
         program = Workgroups(sizes, width=PARTS * tile * len(network.layout) * BLOCK)
         super().__init__(network, program, tile, BLOCK, PARTS)
