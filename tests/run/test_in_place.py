@@ -13,7 +13,7 @@ from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave import composites, memory
-from opweave.context.graph import program_of
+from opweave.context.graph import program_of, state_of
 from opweave.memory import NOT_IN_PLACE, OVER_INPUT
 
 HEADS, GROUPS, SIZE, ROOM = 4, 2, 8, 8
@@ -339,3 +339,38 @@ def test_graph_of_one_segment_needs_no_layout() -> None:
         for outputs in (*made, past | {"y": array}):
             rows = np.s_[:] if name == "y" else np.s_[:, :, :4]
             np.testing.assert_allclose(outputs[name][rows], array[rows], rtol=1e-6)
+
+
+def test_new_numbers_of_queries_run_in_place_with_one_program() -> None:
+    """The operations are checked for the first number only; the range of the lengths is that of each number."""
+    context = ow.ml.create_context(device="cpu", drafts=True)
+    room, size = 8, 16
+    builder = ow.MLGraphBuilder(context)
+    query, key, value = (builder.input(name, "float32", [1, "new", size]) for name in ("query", "key", "value"))
+    past = [builder.input(name, "float32", [1, 1, room, size]) for name in ("keys", "values")]
+    lengths = builder.input("lengths", "int32", [1])
+    y, *present = composites.group_query_attention(query, key, value, *past, lengths, heads=1, groups=1)
+    graph = builder.build({"y": y, "new_keys": present[0], "new_values": present[1]})
+    cache = [context.create_tensor("float32", [1, 1, room, size], readable=True, writable=True) for _ in range(2)]
+    length = context.create_tensor("int32", [1], readable=True, writable=True)
+    rows, start = np.random.default_rng(0).standard_normal((room, size)).astype("float32"), 0
+    memory.copies.reset()
+
+    def run(count: int) -> None:
+        x = rows[None, start : start + count]
+        length.numpy()[...] = start
+        inputs = {"keys": cache[0], "values": cache[1], "lengths": length}
+        inputs |= {name: context.tensor_from(x.copy()) for name in ("query", "key", "value")}
+        result = context.create_tensor("float32", [1, count, size], readable=True)
+        context.dispatch(graph, inputs, {"y": result, "new_keys": cache[0], "new_values": cache[1]})
+
+    for count in (1, 3, 2):
+        run(count)
+        start += count
+        np.testing.assert_allclose(cache[0].numpy()[0, 0, :start], rows[:start])
+    assert memory.copies.count == 0
+    state: Any = state_of(graph)
+    assert len(state._open) == 1
+    rows = np.concatenate([rows, rows])
+    with pytest.raises(ow.ValidationError, match=r"lengths must be in \[0, 4\], .*got 6 in the input 'lengths'"):
+        run(4)

@@ -11,8 +11,9 @@ from ..core.dtypes import FLOATS
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
 from ..core.shapes import broadcasts_to
+from ..core.sizes import is_same_size
 from ..core.value_ranges import ValueRange
-from ..ops.constants import constant
+from ..ops.constants import constant, line
 from ..support.errors import require
 from .attend import Mask, attend, check_heads, join_heads, split_heads
 from .declare import check_divides, declare
@@ -320,9 +321,11 @@ def _(
     # Decompose only the rotation: an engine may have a kernel for the remaining attention.
     if cosines is not None and sines is not None:
         first = 0 if lengths is not None else total - new
-        positions = constant(b, np.tile(np.arange(first, first + new), (batches, 1)), "int64")
+        positions = line(b, first, new, "int64", [1, new])
         if lengths is not None:
             positions = positions + b.reshape(b.cast(lengths, "int64"), [batches, 1])
+        elif not is_same_size(batches, 1):
+            positions = b.expand(positions, [batches, new])
         query, key = (
             rotary_embedding(b, x, cosines, sines, positions, heads=count, interleaved=interleaved)
             for x, count in ((query, heads), (key, groups))
@@ -346,14 +349,13 @@ def _(
     assert past_key is not None
     assert past_value is not None
     start = b.reshape(lengths, [batches, 1, 1, 1])
-    steps, places = (constant(b, range(count), "int32") for count in (new, total))
-    positions = start + b.reshape(steps, [1, 1, new, 1])
+    positions = start + line(b, 0, new, "int32", [1, 1, new, 1])
     rows = b.expand(positions, k.shape)
     k, v = (b.scatter_elements(old, rows, x, axis=2) for old, x in ((past_key, k), (past_value, v)))
     # Unused positions of the cache may hold NaN, and 0 * NaN is NaN.
-    filled = b.lesser(b.reshape(places, [1, 1, total, 1]), start + new)
+    filled = b.lesser(line(b, 0, total, "int32", [1, 1, total, 1]), start + new)
     nothing = constant(b, 0, query.data_type)
-    columns = b.reshape(places, [1, 1, 1, total])
+    columns = line(b, 0, total, "int32", [1, 1, 1, total])
     mask.restrict(b.lesser_or_equal(columns, positions), some=True)
     if window:
         mask.restrict(b.greater(columns, positions - window), some=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import RLock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakMethod, ref
 
 import numpy as np
@@ -18,12 +18,12 @@ import numpy as np
 from .. import memory
 from ..backends import NumbersNeededError
 from ..backends.submission import Submission
-from ..core.graph import Desc, Graph
+from ..core.graph import Desc, Graph, Node, Operand
 from ..core.guards import Guards
 from ..core.operators import Operators
 from ..core.shapes import Shape
 from ..core.size_values import values_at
-from ..core.sizes import Size, UnknownName, is_symbolic
+from ..core.sizes import Size, UnknownName, is_same_shape
 from ..core.value_ranges import input_ranges
 from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import HOST, TensorSpace
@@ -38,7 +38,6 @@ from .tensors import check_alive, check_own, own_memory, state_of
 if TYPE_CHECKING:
     from ..backends import Aliases
     from ..compile.uses import Use
-    from ..core.graph import Operand
     from ..core.specialise import SizeLimits
     from ..core.value_ranges import InputRange
     from ..run.program import Program
@@ -52,6 +51,9 @@ MAX_VERSIONS = 32
 
 MAX_OPEN = 8
 """Maximum number of programs that were compiled with names, and differ in their answers to comparisons of sizes."""
+
+Descs: TypeAlias = tuple[dict[str, Desc], dict[str, Desc], dict[str, str]]
+"""The inputs and outputs of a graph by name, and the input whose memory an output may use, by the name of the output."""
 
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
@@ -72,8 +74,8 @@ class GraphState:
         template: the graph as a call in larger graphs, for `lazy.deferred_context`; `forget` drops the larger graphs.
         use: counts the calls of the graph, if other engines may be verified for it.
 
-    The state of a static graph for certain sizes may make the graph when it is asked for; `descs` has its inputs and outputs
-    then, of which none is updated in place. It shares the bindings and the lock of the graph with names, its `owner`.
+    The state of a static graph for certain sizes may make the graph when it is asked for; `descs` has its inputs, its outputs,
+    and the input that each output may update, then. It shares the bindings and the lock of the graph with names, its `owner`.
     """
 
     __slots__ = (
@@ -104,17 +106,15 @@ class GraphState:
         is_fused: bool,
         owner: GraphState | None = None,
         sizes: Mapping[str, int] = NO_SIZES,
-        descs: tuple[dict[str, Desc], dict[str, Desc]] | None = None,
+        descs: Descs | None = None,
     ) -> None:
         self.context, self.is_fused, self.sizes = context, is_fused, sizes
         self._recorded: Graph | Callable[[], Graph] | None = graph
         self.program: Program | None = program
         if isinstance(graph, Graph):
-            inputs, outputs = _descs_of(graph.inputs), _descs_of(graph.outputs)
-            self._in_place = graph.in_place()
-        else:
-            assert descs is not None
-            (inputs, outputs), self._in_place = descs, {}
+            descs = _descs_of(graph.inputs), _descs_of(graph.outputs), graph.in_place()
+        assert descs is not None
+        inputs, outputs, self._in_place = descs
         self.inputs: dict[str, Desc] = inputs
         self.outputs: dict[str, Desc] = outputs
         self._arrays = [(name, np.dtype(desc.data_type), desc.shape) for name, desc in self.inputs.items()]
@@ -409,7 +409,7 @@ class OpenProgram:
         guards: the answers for which it is valid.
         graph: the graph with names, as the answers make it.
         limits: of sizes; None if the operations must be checked with each of them.
-        ranges: of the values of inputs, for all sizes if there are `limits`.
+        ranges: of the values of inputs, which may depend on sizes.
         formulas: the values of operands that give sizes.
     """
 
@@ -463,6 +463,12 @@ def _chain_values(graph: Graph) -> tuple[Any, ...]:
     from ..ops.chains import values_in  # few graphs have such operands
 
     return values_in(graph)
+
+
+def _updates_for_all(node: Node) -> bool:
+    """Whether results that may use the memory of an operand have the shape of the operand for all sizes."""
+    pairs = ((node.inputs[operand], node.outputs[number]) for number, operand in node.op.updates.items())
+    return all(not isinstance(source, Operand) or is_same_shape(source.shape, output.shape) for source, output in pairs)
 
 
 class DynamicGraphState(GraphState):
@@ -643,9 +649,10 @@ class DynamicGraphState(GraphState):
         item = self._open_for(sizes)
         if item is None:
             return None
-        descs = self._descs_at(item.graph.inputs, sizes), self._descs_at(item.graph.outputs, sizes)
-        program = item.program.at(sizes, item.ranges)
-        graph = partial(self.static_graph, subject, {name: desc.shape for name, desc in descs[0].items()})
+        inputs, outputs = (self._descs_at(operands, sizes) for operands in (item.graph.inputs, item.graph.outputs))
+        program = item.program.at(sizes, [input_range.at(sizes) for input_range in item.ranges])
+        graph = partial(self.static_graph, subject, {name: desc.shape for name, desc in inputs.items()})
+        descs = inputs, outputs, item.graph.in_place()
         return GraphState(self.context, graph, program, self.is_fused, self, sizes, descs)
 
     def _open_for(self, sizes: Mapping[str, int]) -> OpenProgram | None:
@@ -688,7 +695,7 @@ class DynamicGraphState(GraphState):
                 self.refusal = refused.reason
                 break
             try:
-                opened = self._open_program(recorded, sizes, ranges, frozenset(numbers), chains)
+                opened = self._open_program(recorded, sizes, frozenset(numbers), chains)
             except NumbersNeededError as error:
                 operations = error.operations
                 if not operations.keys() <= set(self.names) - numbers:  # a size has no formula
@@ -719,7 +726,6 @@ class DynamicGraphState(GraphState):
         self,
         recorded: Graph,
         sizes: dict[str, int],
-        ranges: Sequence[InputRange],
         numbers: frozenset[str],
         chains: tuple[int, ...],
     ) -> OpenProgram | RefusedNames:
@@ -744,14 +750,12 @@ class DynamicGraphState(GraphState):
             if not _gives(formulas, chains, sizes):
                 return RefusedNames(numbers, guards, formulas, "an integer of a shape chain wraps around")
             program = self._compile(inferred)
+            # Operations of drafts compute sizes that have no formula, or whose formula does not hold for their integer type.
+            is_plain = all(not node.op.is_draft and _updates_for_all(node) for node in inferred.nodes)
+            ranges = input_ranges(inferred) if is_plain else []
         users = dict(zip(inferred.nodes, recorded.nodes, strict=True))
         program.origin = {node: users[origin] for node, origin in program.origin.items()}
-        # Operations of drafts compute sizes that have no formula, or whose formula does not hold for their integer type.
-        is_plain = not any(node.op.is_draft or node.op.updates for node in inferred.nodes) and len(sizes) == len(
-            symbols
-        )
-        has_limits = is_plain and not is_symbolic(tuple((r.values.low, r.values.high) for r in input_ranges(inferred)))
-        limits = SizeLimits(inferred, max_byte_length) if has_limits else None
+        limits = SizeLimits(inferred, max_byte_length) if is_plain and len(sizes) == len(symbols) else None
         return OpenProgram(guards, program, inferred, limits, ranges, formulas)
 
     def bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:

@@ -6,13 +6,14 @@ checked if it is an input of the graph and in host memory; other graphs pay noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..support.errors import ValidationError
 from ..support.records import record
+from .size_values import values_at
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -55,6 +56,12 @@ class InputRange:
     name: str
     subject: str
     values: ValueRange
+
+    def at(self, sizes: Mapping[str, int]) -> InputRange:
+        """The range for sizes by name. Its explanation keeps the formulas."""
+        values = self.values
+        low, high = values_at((values.low, values.high), sizes)
+        return InputRange(self.key, self.name, self.subject, ValueRange(low, high, values.why))
 
     def fits(self, inputs: Any) -> bool:
         """Whether the values are in the range; True for values in the memory of a device."""

@@ -46,6 +46,14 @@ def _constant_of_sizes(builder: Builder, values: np.ndarray, data_type: Any) -> 
     return result
 
 
+def line(builder: Builder, first: Any, count: Any, data_type: Any, shape: Sequence[Any]) -> Operand:
+    """Make a constant of `count` consecutive integers from `first` on, any of which may be a size, in this shape."""
+    if not has_sizes((first, count)):
+        return constant(builder, np.arange(first, first + count).reshape(shape), data_type)
+    result: Operand = computed(builder, integers_from, (first, count), data_type, shape)
+    return result
+
+
 def has_sizes(value: Any) -> bool:
     """Whether a value is a size, or nested sequences with sizes, whose numbers are known only when a graph runs."""
     return isinstance(value, Symbol) or (isinstance(value, (list, tuple)) and any(map(has_sizes, value)))
@@ -118,6 +126,12 @@ def real_numbers(*formulas: Any) -> Any:
     from ..core.reals import evaluate
 
     return [evaluate(formula) for formula in formulas]
+
+
+@HostFunction
+def integers_from(first: int, count: int) -> Any:
+    """Consecutive integers."""
+    return np.arange(first, first + count)
 
 
 @op(output=Limits(ANY, ranks=(0, N)))

@@ -16,7 +16,7 @@ import numpy as np
 from ... import memory
 from ...core.dtypes import BEYOND, FLOAT64, INFO, ONNX_TYPES, name_of, numpy_type
 from ...core.size_values import values_at
-from ...core.sizes import Size, is_same_size, is_static, is_unknown, may_exceed
+from ...core.sizes import Size, is_same_shape, is_same_size, is_static, is_unknown, may_exceed
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart
 from .records import (
@@ -366,7 +366,8 @@ class Emitter:
         Constants are reshaped at build time: the engine's optimiser ignores scales and zero points that a node computes.
         """
         value = self.unreshaped(value)
-        if value.shape == tuple(shape):
+        # Shapes that are equal for the sizes of one run only would make a program of their own.
+        if value.shape is not None and is_same_shape(value.shape, shape):
             return value
         array = self.array_of(value)
         if array is not None:

@@ -12,6 +12,7 @@ from .... import composites
 from ....composites.attend import mask_bias
 from ....composites.attention import key_count
 from ....core.graph import Operand
+from ....core.sizes import is_same_shape, is_static
 from ....support.processors import processors
 from ..backend import ort
 from ..emit import MICROSOFT, Emitter, Value
@@ -86,7 +87,7 @@ def _has_kernel(
         rows, pairs = cosines.shape
         if size % 16 or pairs % 8 or rows < key_count(query, past_key, lengths):
             return False
-    return size % 8 == 0 and (past_key is None or new == 1 or batches == 1 or _has_no_past(lengths, bias))
+    return size % 8 == 0 and (past_key is None or batches == 1 or new == 1 or _has_no_past(lengths, bias))
 
 
 def _has_no_past(lengths: Operand | None, bias: Operand | None) -> bool:
@@ -144,7 +145,7 @@ def _(
     if lengths is None:
         last = ctx.constant([total - 1] * batches, "int32")
     else:
-        is_single = new == 1 and not ctx.any_size
+        is_single = not ctx.any_size and is_static((new,)) and new == 1
         last = lengths if is_single else ctx.emit("Add", lengths, ctx.parameter([new - 1], "int32"))
     # If `all_keys` is the number of new keys, the kernel ignores the past. Otherwise it reads the lengths from `last`, and the
     # capacity of the returned KV cache from `all_keys`.
@@ -153,7 +154,7 @@ def _(
     if bias is not None:
         shape = [*[1] * (4 - bias.rank), *bias.dims]
         bias, whole = ctx.reshape(bias, shape), [*shape[:2], new, total]
-        if shape != whole:
+        if not is_same_shape(shape, whole):
             bias = ctx.emit("Expand", bias, ctx.constant(whole))
     if gains:
         # With a scale other than 1, the product of a single query would copy all keys first.

@@ -8,7 +8,7 @@ from math import prod
 
 from .... import composites
 from ....core.graph import Graph, Operand
-from ....core.sizes import is_same_size, is_static, may_exceed
+from ....core.sizes import is_same_shape, is_same_size, is_static, may_exceed
 from ....ops import movement as ops
 from ....ops.pooling import average_pool2d, l2_pool2d, max_pool2d
 from ..backend import ort
@@ -25,7 +25,7 @@ def _(ctx: Emitter, inputs: Sequence[Value], axis: int) -> Value:
 
 @ort.lower(ops.expand)
 def _(ctx: Emitter, input: Value, new_shape: Sequence[int]) -> Value:
-    return input if input.dims == tuple(new_shape) else ctx.emit("Expand", input, ctx.constant(new_shape))
+    return input if is_same_shape(input.dims, new_shape) else ctx.emit("Expand", input, ctx.constant(new_shape))
 
 
 def _widest_safe_padding(graph: Graph) -> float:
