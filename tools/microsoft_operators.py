@@ -25,8 +25,8 @@ REASONS: dict[str, str] = {
         LongformerAttention MoEGroupRouter MoEPacked PackedSparseAttentionIndexer PackedSparseAttentionIndexerMerge
         PagedAttention RouterGateUpProj SparseAttention SparseAttentionIndexer SparsePagedAttention
         SpeculativePrefixCommit""",
-    "weights of 2 to 4 bits, and values looked up in them": """
-        GatherBlockQuantized MatMulBnb4 MatMulFpQ4 MatMulNBitsMlp MatMulNBitsQLoRA MatMulNBitsQkv QMoE""",
+    "weights of 2 to 4 bits in other forms": """
+        MatMulBnb4 MatMulFpQ4 MatMulNBitsMlp MatMulNBitsQLoRA MatMulNBitsQkv QMoE""",
     "recurrences": """
         AttnLSTM ConvStateReplay DynamicTimeWarping GatedDeltaNet GatedDeltaNetStateReplay LinearAttention Mamba2Verify
         VarlenCausalConvWithState""",

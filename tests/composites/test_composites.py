@@ -154,6 +154,10 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.geglu: ("decomposed", Call(floats(2, 4), floats(2, 4))),
     composites.group_normalization: ("decomposed", Call(floats(1, 4, 2), groups=2)),
     composites.group_query_attention: ("native", Call(Q, floats(1, 4, 8), floats(1, 4, 8), heads=2, groups=1)),
+    composites.gather_n_bits: (
+        "native",
+        Call(np.zeros((3, 1, 8), "uint8"), floats(3, 1), np.int32([1, 2]), width=16, block_size=16),
+    ),
     composites.grid_sample: ("native", Call(IMAGE, GRID)),
     composites.hard_max: ("native", Call(floats(2, 4))),
     composites.dequantized_matmul: ("native", Call(*ROWS[:2], np.ones((2, 2), "uint8"), np.float32(0.5))),
@@ -242,6 +246,7 @@ OWN = {
     composites.quantized_sigmoid: "QLinearSigmoid",
     composites.quantized_mul: "QLinearMul",
     composites.fast_gelu: "FastGelu",
+    composites.gather_n_bits: "GatherBlockQuantized",
     composites.group_query_attention: "GroupQueryAttention",
     composites.inverse: "Inverse",
     composites.matmul_n_bits: "MatMulNBits",
@@ -634,8 +639,8 @@ HEADS = floats(1, 2, 3, 4)
         ),
         (
             composites.matmul_n_bits,
-            Call(X, np.zeros((1, 1, 8), "uint8"), X[:1, :1], block_size=24),
-            "block_size must be a power of two, 16 or more, got 24",
+            Call(X, np.zeros((1, 1, 8), "uint8"), X[:1, :1], block_size=0),
+            "block_size must be greater than 0, got 0",
         ),
         (
             composites.matmul_n_bits,
@@ -651,6 +656,21 @@ HEADS = floats(1, 2, 3, 4)
             composites.matmul_n_bits,
             Call(X, np.zeros((1, 1, 8), "uint8"), X[:1, :1], np.zeros((1, 1), "uint8"), None, X[:1, :1], block_size=16),
             "zero_point and minimum must not be given together",
+        ),
+        (
+            composites.matmul_n_bits,
+            Call(X, np.zeros((1, 1, 1), "uint8"), X[:1, :1], block_size=3),
+            "weight must have shape [1, 1, 2], numbers of 4 bits for the last axis of input",
+        ),
+        (
+            composites.matmul_n_bits,
+            Call(X, np.zeros((6, 1, 8), "uint8"), np.ones((4, 1), "float32"), block_size=16),
+            "scale must have shape [6, 1], one for each block, got float32[4, 1]",
+        ),
+        (
+            composites.gather_n_bits,
+            Call(np.zeros((2, 1, 8), "uint8"), X[:, :1], np.int32([0]), width=17, block_size=16),
+            "weight must have shape [2, 2, 8], blocks of 16 numbers of 4 bits for width",
         ),
         (
             composites.scaled_dot_product_attention,

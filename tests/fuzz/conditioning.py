@@ -369,14 +369,22 @@ class Disturbed(Evaluation):
             size = abs(arguments["input"]) + abs(spread) * (1 + abs(zero) + self._range)
             error = unit * size + self._error_of_fixed_point(node.operands[0])
             arguments = {**arguments, "input": arguments["input"] + error * self._noise(size.shape)}
-        if self._engine.rounds_to_bytes and name in ("matmul", "gemm") and _is_dequantised(node.operands[1]):
-            a = arguments["a"]
-            arguments = {**arguments, "a": a + np.max(abs(a)) / 127 * self._noise(a.shape)}
-            if name == "matmul":
+        if self._engine.rounds_to_bytes and name in ("matmul", "gemm"):
+            for one, other in (("a", "b"), ("b", "a")):
+                weight = node.inputs[other]
+                assert isinstance(weight, Operand)
+                if (scale := _scale_of(weight)) is None:
+                    continue
+                x = arguments[one]
+                arguments = {**arguments, one: x + np.max(abs(x)) / 127 * self._noise(x.shape)}
                 # Products by the integers and by the zero point, both unsigned, are added up apart, and then subtracted.
-                size = 256 * _repeated(abs(self.arrays[node.operands[1].node.operands[1]]), arguments["b"].shape)  # type: ignore[union-attr]
-                unit = UNITS["float32"] * ERRORS * arguments["b"].shape[-2] ** 0.5
-                arguments["b"] = arguments["b"] + unit * size * self._noise(size.shape)
+                is_direct = weight.node is not None and scale in weight.node.operands
+                factor = (
+                    _repeated(abs(self.arrays[scale]), weight.shape) if is_direct else np.max(abs(self.arrays[scale]))
+                )
+                size = 256 * np.broadcast_to(factor, arguments[other].shape)
+                unit = UNITS["float32"] * ERRORS * max(weight.shape) ** 0.5
+                arguments[other] = arguments[other] + unit * size * self._noise(size.shape)
         return arguments
 
     def _rounded(self, node: Node, output: Operand, result: Array, size: Any) -> Array:
@@ -480,10 +488,12 @@ def _is_known(operand: Operand) -> bool:
     return operand.is_constant or (operand.node is not None and all(map(_is_known, operand.node.operands)))
 
 
-def _is_dequantised(operand: Operand) -> bool:
-    """Whether it is a constant that is dequantised directly before."""
-    node = operand.node
-    return node is not None and node.op.name == "dequantize_linear" and node.operands[0].is_constant
+def _scale_of(operand: Operand) -> Operand | None:
+    """The scale of a constant that is dequantised before, and perhaps moved; None for other operands."""
+    while (node := operand.node) is not None and node.op.name in ("transpose", "reshape", "identity"):
+        operand = node.operands[0]
+    is_weight = node is not None and node.op.name == "dequantize_linear" and node.operands[0].is_constant
+    return node.operands[1] if is_weight else None  # type: ignore[union-attr]
 
 
 def _magnitude(node: Node, arguments: dict[str, Any], result: Array, rule: Any) -> Any:

@@ -481,6 +481,26 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     return Call(x, packed[0], scale, packed[1], bias, minimum, bits=bits, block_size=size), [wanted]
 
 
+@case(composites.gather_n_bits, half=1e-3)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    bits, size = make.choice((4, 8)), make.choice((1, 3, 8, 16, 24, 32, 64))
+    width, rows = make.integer(1, 100), make.integer(1, 3) * (group := make.choice((1, 1, 2)))
+    blocks = -(-width // size)
+    numbers = make.random.integers(0, 2**bits, (rows, blocks * size))
+    scale = make.array("x", (rows // group, blocks), 0.5, 1)
+    zeros = make.random.integers(0, 2**bits, scale.shape) if make.boolean() else None
+    middle = np.full(scale.shape, 2 ** (bits - 1)) if zeros is None else zeros
+    spread = [np.repeat(np.repeat(values, size, 1), group, 0) for values in (middle, scale.astype(float))]
+    table = ((numbers - spread[0]) * spread[1])[:, :width]
+    indices = make.random.integers(-rows, rows, make.shape(0, 2)).astype("int32")
+    if size * bits % 8:  # a block is no whole number of bytes
+        packed = composites.pack_bits(numbers[:, None, :width], bits=bits)
+    else:
+        packed = composites.pack_bits(numbers.reshape(rows, blocks, size), bits=bits)
+    zero_point = None if zeros is None else composites.pack_bits(zeros, bits=bits)
+    return Call(packed, scale, indices, zero_point, width=width, bits=bits, block_size=size), [table[indices]]
+
+
 # Mathematics -------------------------------------------------------------------------------------------------------
 
 INTEGERS = ALL[2:]

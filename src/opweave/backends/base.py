@@ -375,6 +375,13 @@ class Backend(RuleTable, ABC):
         """Heuristic: whether it probably runs a graph faster than the back end that it competes with, and why."""
         return False, ""
 
+    def gains_from_narrow(self, node: Node) -> bool:
+        """Whether `node`, which reads packed numbers of 4 or 8 bits, is faster than the same on the dequantised matrix.
+
+        `compile.narrow` asks, with a `matmul_n_bits` or `gather_n_bits` whose packed numbers are not computed yet.
+        """
+        return False
+
     def rule(self, node: Node) -> Rule | None:
         """Return the rule that implements `node`, or None."""
         if not self.computes_types_of(node):

@@ -140,6 +140,22 @@ def _forget(key: bytes, array: weakref.ref[np.ndarray]) -> None:
         del _shared[key]
 
 
+def share(purpose: str, sources: Sequence[np.ndarray], compute: Callable[[], np.ndarray]) -> np.ndarray:
+    """An array that is computed from constants, which graphs of the same constants share.
+
+    `purpose` is the same for equal functions of arrays.
+    """
+    places = [(s.ctypes.data, s.shape, s.strides, s.dtype.str, s.dtype.name) for s in sources]
+    key = hashlib.blake2b(f"{purpose} {places}".encode(), digest_size=32).digest()
+    shared = _shared.get(key)
+    if shared is not None and (array := shared.get()) is not None:
+        return array
+    array = compute()
+    owners = tuple(weakref.ref(owner_of(source)) for source in sources)
+    _shared[key] = _Shared(weakref.ref(array, partial(_forget, key)), owners)
+    return array
+
+
 class _FoldedValues:
     """The values of operands that are computed from constants.
 

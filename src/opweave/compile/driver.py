@@ -20,6 +20,7 @@ from ..expr import kernels, limits
 from ..kernels import KernelCall, PreparedKernel
 from ..kernels.expression import descs_of, program_of_nodes
 from ..memory.spaces import HOST
+from ..ops.quantization import dequantize_linear
 from ..run.program import Program
 from ..run.steps import CompiledSegment, title
 from ..support.errors import InvalidStateError, NotSupportedError, OperationError
@@ -34,6 +35,10 @@ from .partition import LoopFusion, Segment, partition
 from .widen import may_widen
 
 log = logging.getLogger("opweave")
+
+FOLDED = "a constant, computed when the graph was built"
+ABSORBED = "narrow numbers, which the operations behind it read as they are"
+"""Remarks on operations that do not run."""
 
 IN_ENGINE = "a loop between operations of the engine would take longer"
 """Reason to decompose an operation that could be a compiled loop."""
@@ -131,7 +136,7 @@ def _compile_for(
         return chooser.kind(node) == host.name
 
     kinds = kinds_of(legal)
-    reasons = {node: "" if has_empty(node) else chooser.reason(node) for node in graph.nodes}
+    reasons = {node: "" if has_empty(node) or node in chosen.absorbed else chooser.reason(node) for node in graph.nodes}
     if host.gains_from_loops and (moved := move_to_engine(legal, kinds, host.name, runs_in_engine, most)):
         exceptions = dict.fromkeys(moved, runs_in_engine)
         legal, parents = legalise(legal, lambda node: True, backend.name, exceptions=exceptions)
@@ -160,8 +165,9 @@ def _compile_for(
         if wait:
             for segment in compiled:
                 segment.runner.complete()
-    folded = {chosen.origin[node] for node in chosen.legal.nodes}.difference(origin.values())
-    placements = _placements(graph, reasons, legal, origin, compiled, host_device, folded)
+    unrun = dict.fromkeys({chosen.origin[node] for node in chosen.legal.nodes}.difference(origin.values()), FOLDED)
+    unrun |= dict.fromkeys(chosen.absorbed, ABSORBED)
+    placements = _placements(graph, reasons, legal, origin, compiled, host_device, unrun)
     program = Program(legal, origin, compiled, placements, backend.space, input_ranges(graph), choice.reason)
     program.untried = choice.untried
     return program
@@ -175,6 +181,7 @@ class _ChosenNodes:
         host: the back end on the host.
         engines: the back ends that may run parts, and their devices, by name.
         legal: the graph in which something runs each node; `origin` has the user's node of each of its nodes.
+        absorbed: the user's nodes whose constants other nodes read as they are.
     """
 
     host: Backend
@@ -182,6 +189,7 @@ class _ChosenNodes:
     chooser: Chooser
     legal: Graph
     origin: Mapping[Node, Node]
+    absorbed: Collection[Node]
 
 
 def _choose_for(
@@ -195,6 +203,13 @@ def _choose_for(
         engine.name: (engine, "cpu") for engine in (*others, stand_in, host) if engine
     }
     engines[backend.name] = backend, device
+    absorbed: Collection[Node] = ()
+    if any(node.op is dequantize_linear for node in full.nodes):
+        from .narrow import read_narrow  # brings composites along
+
+        narrow, remaining = read_narrow(full, sources, backend.gains_from_narrow, backend.precision == "ieee")
+        absorbed = set(sources.values()).difference(remaining.values())
+        full, sources = narrow, remaining
     chooser = Chooser(backend, device, host, stand_in, fallback, others)
     legal, origin = full, sources
     if any(chooser.kind(node) is None for node in full.nodes):
@@ -205,7 +220,7 @@ def _choose_for(
             decomposition_of=chooser.decomposition_of,
         )
         origin = {node: sources[parent] for node, parent in parents.items()}
-    return _ChosenNodes(host, engines, chooser, legal, origin)
+    return _ChosenNodes(host, engines, chooser, legal, origin, absorbed)
 
 
 def nodes_on_host(graph: Graph, backend: Backend, device: str) -> dict[Node, str]:
@@ -409,9 +424,9 @@ def _placements(
     origin: Mapping[Node, Node],
     parts: Sequence[CompiledSegment],
     host_device: str,
-    folded: Collection[Node],
+    unrun: Mapping[Node, str],
 ) -> list[Placement]:
-    """The placements of the user's nodes, with the reasons why the device cannot run them."""
+    """The placements of the user's nodes, with the reasons why the device cannot run them; `unrun` has remarks."""
     homes = {
         node: (number, compiled)
         for number, part in enumerate(parts)
@@ -425,8 +440,8 @@ def _placements(
         number = homes[nodes[0]][0] if nodes else 0
         how: How = "decomposed"
         # A graph that becomes empty has no parts: its outputs are copies of inputs and constants.
-        if node in folded:
-            detail = "a constant, computed when the graph was built"
+        if node in unrun:
+            detail = unrun[node]
         else:
             is_read = node in computing
             detail = "no elements" if all(map(is_empty, node.outputs)) else "its operand" if is_read else "not run"

@@ -37,7 +37,7 @@ from .normalization import (
 )
 from .placement import compress, non_zero, tensor_scatter, unique
 from .pool import average_pool, lp_pool, max_pool, max_pool_with_indices, max_unpool
-from .quantization import matmul_n_bits, pack_bits, pack_blocks
+from .quantization import gather_n_bits, matmul_n_bits, pack_bits, pack_blocks
 from .quantized import (
     dequantized_matmul,
     dynamic_quantize_linear,
@@ -63,7 +63,7 @@ __all__ = [
     "acos", "acosh", "affine_grid", "asin", "asinh", "atan", "atanh", "average_pool", "bernoulli", "bit_cast",
     "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "center_crop_pad", "col2im", "compress",
     "conv_transpose", "convolution", "cosh", "crop_and_resize", "cumulative_product", "deform_conv", "depth_to_space",
-    "dequantized_matmul", "det", "dft", "dynamic_quantize_linear", "erf_inv", "expm1", "fast_gelu", "geglu",
+    "dequantized_matmul", "det", "dft", "dynamic_quantize_linear", "erf_inv", "expm1", "fast_gelu", "gather_n_bits", "geglu",
     "grid_sample", "group_normalization", "group_query_attention", "hard_max", "integer_conv2d", "integer_matmul",
     "inverse", "local_response_normalization", "log1p", "log_softmax", "lp_pool", "matmul_n_bits", "max_pool",
     "max_pool_with_indices", "max_roi_pool", "max_unpool", "multi_head_attention", "multinomial",

@@ -1,4 +1,4 @@
-"""Products by block-quantized weights."""
+"""Products by quantised weights, and rows of quantised tables, whose numbers of 4 or 8 bits are packed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..core.dtypes import FLOATS
+from ..core.dtypes import FLOATS, INDICES
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
+from ..core.shapes import blockwise_broadcasts_to
+from ..core.sizes import is_same_size, is_static
 from ..ops.constants import constant
 from ..ops.reduction import narrow, widen
 from ..support.errors import require
@@ -45,15 +47,17 @@ def matmul_n_bits(
     Args:
         input: float32 or float16 [..., rows, inner].
         weight: uint8 [columns, blocks, block_size * bits / 8], where the blocks cover `inner`; of two numbers in a byte the
-            first is in the lower half. `pack_bits` packs numbers like this.
-        scale: multiplied with the numbers of each block [columns, blocks].
-        zero_point: uint8, subtracted from the numbers of each block first, packed like them: [columns, blocks] for 8 bits,
-            [columns, ceil(blocks / 2)] for 4. Default: 2 ** (bits - 1).
+            first is in the lower half. `pack_bits` packs numbers like this. If a block is no whole number of bytes, the
+            numbers of a column follow one another: [columns, 1, ceil(inner * bits / 8)].
+        scale: multiplied with the numbers of each block [columns, blocks]. With fewer rows, which divide `columns`, adjacent
+            columns share a scale.
+        zero_point: uint8, subtracted from the numbers of each block first, in the rows of `scale`, and packed:
+            [columns, blocks] for 8 bits, [columns, ceil(blocks / 2)] for 4. Default: 2 ** (bits - 1).
         bias: added to the product [columns].
-        minimum: instead of a zero point, the value of the number 0 in each block: `weight * scale + minimum`
-            [columns, blocks]. Formats that store a minimum for each block need it (GGUF's Q4_1, Q4_K).
+        minimum: instead of a zero point, the value of the number 0 in each block: `weight * scale + minimum`, in the shape of
+            `scale`. Formats that store a minimum for each block need it (GGUF's Q4_1, Q4_K).
         bits: 4 or 8.
-        block_size: the count of numbers that share a scale: a power of two, 16 or more.
+        block_size: the count of numbers of a column that share a scale.
         accuracy: "float32"; or the faster "int8", which allows the engine to quantise blocks of `input` to 8 bits, too.
 
     Returns: `input @ ((weight - zero_point) * scale).T + bias`, in the data type of `input` [..., rows, columns].
@@ -65,19 +69,87 @@ def matmul_n_bits(
     >>> matmul_n_bits(np.ones((1, 16), "float32"), weight, np.float32([[0.5]]), block_size=16).tolist()
     [[4.0]]
     """
-    require(bits in (4, 8), f"bits must be 4 or 8, got {bits}")
-    is_power = block_size >= 16 and not block_size & (block_size - 1)
-    require(is_power, f"block_size must be a power of two, 16 or more, got {block_size}")
     columns, inner = weight.shape[0], input.shape[-1]
-    blocks = -(-inner // block_size)
-    packed = [columns, blocks, block_size * bits // 8]
-    check_shape(packed, f"blocks of {block_size} numbers of {bits} bits for the last axis of input", weight=weight)
-    check_shape([columns, blocks], "one for each block", scale=scale)
-    check_shape([columns, -(-blocks * bits // 8)], f"{bits} bits for each block", zero_point=zero_point)
+    _check_packed(weight, inner, "the last axis of input", scale, zero_point, minimum, bits, block_size)
     check_shape([columns], "the number of columns", bias=bias)
-    check_shape([columns, blocks], "one for each block", minimum=minimum)
     require(zero_point is None or minimum is None, "zero_point and minimum must not be given together")
     return Desc(input.data_type, (*input.shape[:-1], columns))
+
+
+def _check_packed(
+    weight: Operand,
+    width: int,
+    subject: str,
+    scale: Operand,
+    zero_point: Operand | None,
+    minimum: Operand | None,
+    bits: int,
+    block_size: int,
+) -> None:
+    """Check packed rows of `width` numbers, and the scales of their blocks."""
+    require(bits in (4, 8), f"bits must be 4 or 8, got {bits}")
+    require(block_size > 0, f"block_size must be greater than 0, got {block_size}")
+    rows, blocks = weight.shape[0], -(-width // block_size)
+    if block_size * bits % 8:
+        check_shape([rows, 1, -(-width * bits // 8)], f"numbers of {bits} bits for {subject}", weight=weight)
+    else:
+        packed = [rows, blocks, block_size * bits // 8]
+        check_shape(packed, f"blocks of {block_size} numbers of {bits} bits for {subject}", weight=weight)
+    groups = scale.shape[0]
+    if not blockwise_broadcasts_to([groups], [rows]):
+        groups = rows
+    check_shape([groups, blocks], "one for each block", scale=scale)
+    check_shape([groups, -(-blocks * bits // 8)], f"{bits} bits for each block", zero_point=zero_point)
+    check_shape([groups, blocks], "one for each block", minimum=minimum)
+
+
+@declare(
+    weight=Limits(("uint8",), ranks=(3, 3)),
+    scale=Limits(FLOATS, ranks=(2, 2)),
+    indices=Limits(INDICES),
+    zero_point=Limits(("uint8",), ranks=(2, 2)),
+    output=Limits("scale"),
+)
+def gather_n_bits(
+    self: Builder,
+    weight: Operand,
+    scale: Operand,
+    indices: Operand,
+    zero_point: Operand | None = None,
+    *,
+    width: int,
+    bits: int = 4,
+    block_size: int = 32,
+    label: str = "",
+) -> Desc:
+    """Pick rows of a block-quantized table of 4 or 8 bits per number, one for each index.
+
+    Args:
+        weight: uint8, the packed rows of the table, in the form of `matmul_n_bits`: [rows, blocks, block_size * bits / 8].
+        scale: float32 or float16, multiplied with the numbers of each block [rows, blocks]. With fewer rows, which divide
+            those of the table, adjacent rows share a scale.
+        indices: int32, uint32 or int64, any rank; negative ones count from the end, others out of range are clamped.
+        zero_point: uint8, subtracted from the numbers of each block first, in the rows of `scale`, and packed:
+            [rows, blocks] for 8 bits, [rows, ceil(blocks / 2)] for 4. Default: 2 ** (bits - 1).
+        width: the count of numbers of a row.
+        bits: 4 or 8.
+        block_size: the count of numbers of a row that share a scale.
+
+    Returns: `((weight - zero_point) * scale)[indices]`, in the data type of `scale` [..., width], with the axes of `indices`
+        first.
+    Raises: shapes, bits or a block size that do not fit.
+
+    ONNX Runtime's GatherBlockQuantized.
+
+    >>> table = pack_bits(np.uint8([[[8, 9, 10, 11]], [[12, 13, 14, 15]]]), bits=4)
+    >>> gather_n_bits(table, np.float32([[1], [0.5]]), np.int32([1, 0]), width=4, block_size=4).tolist()
+    [[2.0, 2.5, 3.0, 3.5], [0.0, 1.0, 2.0, 3.0]]
+    """
+    _check_packed(weight, width, "width", scale, zero_point, None, bits, block_size)
+    require(width > 0, f"width must be greater than 0, got {width}")
+    is_filled = 0 not in weight.shape[:1] or 0 in indices.shape
+    require(is_filled, f"indices must be empty where a table has no rows, got {indices.desc} for {weight.desc}")
+    return Desc(scale.data_type, (*indices.shape, width))
 
 
 def pack_bits(numbers: np.ndarray, *, bits: int = 4) -> np.ndarray:
@@ -190,6 +262,58 @@ def _unpack(b: Operations, packed: Operand, bits: int) -> Operand:
     return b.reshape(b.concat(list(pair), packed.rank), [*packed.shape[:-1], 2 * packed.shape[-1]])
 
 
+def _first(b: Operations, x: Operand, count: int) -> Operand:
+    """Return the first `count` elements along the last axis."""
+    if is_same_size(x.shape[-1], count):
+        return x
+    return b.slice(x, [0] * x.rank, [*x.shape[:-1], count])
+
+
+def _dequantise(
+    b: Operations,
+    weight: Operand,
+    scale: Operand,
+    zero_point: Operand | None,
+    width: int,
+    bits: int,
+    block_size: int,
+) -> Operand:
+    """Compute rows of `width` numbers from packed ones, in the data type of `scale`, widened.
+
+    The last axes of `weight` are those of packed rows, and the last one of `scale` and `zero_point` is that of blocks. The
+    leading axes of the three broadcast.
+    """
+    outer, blocks = weight.shape[:-2], scale.shape[-1]
+    numbers = _unpack(b, weight, bits)
+    numbers = b.reshape(numbers, [*outer, numbers.shape[-2] * numbers.shape[-1]])
+    if block_size * bits % 8:
+        numbers = _first(b, numbers, width)
+        if not is_same_size(width, blocks * block_size):
+            ends = [*[0] * len(outer), blocks * block_size - width]
+            numbers = b.pad(numbers, [0] * numbers.rank, ends)
+    numbers = b.reshape(numbers, [*outer, blocks, block_size])
+    if zero_point is None:
+        zeros = constant(b, 2 ** (bits - 1), "float32")
+    else:
+        zeros = _first(b, _unpack(b, zero_point, bits), blocks)
+        zeros = b.reshape(zeros, [*zeros.shape, 1])
+    factors = widen(b, b.reshape(scale, [*scale.shape, 1]))
+    whole = numbers - zeros
+    real = (whole if factors.data_type == whole.data_type else b.cast(whole, factors.data_type)) * factors
+    return _first(b, b.reshape(real, [*outer, blocks * block_size]), width)
+
+
+def _repeat_rows(b: Operations, operand: Operand, rows: int) -> Operand:
+    """Repeat each row of a matrix, so that there are `rows` of them."""
+    groups, length = operand.shape
+    if is_same_size(groups, rows):
+        return operand
+    if operand.is_constant and is_static([rows]):
+        return constant(b, np.repeat(operand.value, rows // groups, axis=0), operand.data_type)
+    repeated = b.expand(b.reshape(operand, [groups, 1, length]), [groups, rows // groups, length])
+    return b.reshape(repeated, [rows, length])
+
+
 def _plus_multiple(b: Operations, minimum: Operand, scale: Operand, factor: int) -> Operand:
     """Compute `(minimum + factor * scale).T` as float32; a constant if both operands are constants."""
     if minimum.is_constant and scale.is_constant:
@@ -219,7 +343,10 @@ def _(
     block_size: int,
     accuracy: Literal["float32", "int8"],
 ) -> Operand:
+    columns = weight.shape[0]
+    scale = _repeat_rows(b, scale, columns)
     if minimum is not None:
+        minimum = _repeat_rows(b, minimum, columns)
         product = matmul_n_bits(
             b, input, weight, scale, None, bias, bits=bits, block_size=block_size, accuracy=accuracy
         )
@@ -228,16 +355,29 @@ def _(
         offset = _plus_multiple(b, minimum, scale, 2 ** (bits - 1))
         sums = _block_sums(b, widen(b, input), block_size)
         return narrow(b, widen(b, product) + b.matmul(sums, offset), input)
-    (columns, blocks), inner = scale.shape, input.shape[-1]
-    numbers = _unpack(b, weight, bits)
-    if zero_point is None:
-        zeros = constant(b, 2 ** (bits - 1), "float32")
-    else:
-        zeros = b.slice(_unpack(b, zero_point, bits), [0, 0], [columns, blocks])
-        zeros = b.reshape(zeros, [columns, blocks, 1])
-    factors = widen(b, b.reshape(scale, [columns, blocks, 1]))
-    whole = numbers - zeros
-    real = (whole if factors.data_type == whole.data_type else b.cast(whole, factors.data_type)) * factors
-    matrix = b.slice(b.reshape(real, [columns, blocks * block_size]), [0, 0], [columns, inner])
+    zeros = None if zero_point is None else _repeat_rows(b, zero_point, columns)
+    matrix = _dequantise(b, weight, scale, zeros, input.shape[-1], bits, block_size)
     y = b.matmul(widen(b, input), b.transpose(matrix, permutation=[1, 0]))
     return narrow(b, y if bias is None else y + widen(b, bias), input)
+
+
+@gather_n_bits.decompose
+def _(
+    b: Operations,
+    weight: Operand,
+    scale: Operand,
+    indices: Operand,
+    zero_point: Operand | None,
+    width: int,
+    bits: int,
+    block_size: int,
+) -> Operand:
+    rows = weight.shape[0]
+
+    def pick(operand: Operand) -> Operand:
+        if is_same_size(operand.shape[0], 1):
+            return b.reshape(operand, operand.shape[1:])
+        return b.gather(_repeat_rows(b, operand, rows), indices)
+
+    zeros = None if zero_point is None else pick(zero_point)
+    return narrow(b, _dequantise(b, b.gather(weight, indices), pick(scale), zeros, width, bits, block_size), scale)

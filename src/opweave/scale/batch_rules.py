@@ -232,6 +232,11 @@ def _(call: BatchCall) -> Axis:
     return common
 
 
+@_rule(composites.gather_n_bits)
+def _(call: BatchCall) -> Axis:
+    return call.only("indices")
+
+
 @_rule(composites.matmul_n_bits)
 def _(call: BatchCall) -> Axis:
     return call.axis_outside((call.operand("input").rank - 1,))

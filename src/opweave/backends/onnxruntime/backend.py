@@ -134,6 +134,9 @@ class OnnxRuntime(Backend):
         rule((ctx,), {**map_operands(node.inputs, values.__getitem__), **node.attributes})
         return not ctx.lacks_kernels
 
+    def gains_from_narrow(self, node: Node) -> bool:
+        return self.plugin is None and self.supports(node)
+
     def why_not(self, node: Node) -> str | None:
         return self._provider_fault(node) or super().why_not(node)
 

@@ -20,7 +20,7 @@ FLOAT32_INTEGERS = 2**24
 """float32 holds all integers up to this one, and rounds larger ones to no smaller numbers."""
 
 
-def _clamp(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: str) -> Value:
+def clamp_indices(ctx: Emitter, indices: Value, sizes: int | Sequence[int], *types: str) -> Value:
     """Clamp `indices` to [-size, size - 1] and cast them to one of `types`; `sizes` is one size, or one per coordinate."""
     data_type = indices.data_type if indices.data_type in types else types[0]
     array = ctx.array_of(indices)
@@ -53,7 +53,7 @@ def _type_to_clamp(ctx: Emitter, indices: Value) -> str:
 
 
 def _clamp_to_names(ctx: Emitter, indices: Value, sizes: Any, data_type: str) -> Value:
-    """`_clamp` to sizes that are known when the graph runs."""
+    """`clamp_indices` to sizes that are known when the graph runs."""
     is_list = isinstance(sizes, Sequence)
     low, high = ([-size for size in sizes], [size - 1 for size in sizes]) if is_list else (-sizes, sizes - 1)
     exact = _type_to_clamp(ctx, indices)
@@ -66,11 +66,11 @@ def _clamp_to_names(ctx: Emitter, indices: Value, sizes: Any, data_type: str) ->
 
 
 def _along(ctx: Emitter, indices: Value, input: Value, axis: int, *types: str) -> Value:
-    return _clamp(ctx, indices, input.dims[axis], *(types or ("int64", "int32")))
+    return clamp_indices(ctx, indices, input.dims[axis], *(types or ("int64", "int32")))
 
 
 def _coordinates(ctx: Emitter, indices: Value, input: Value) -> Value:
-    return _clamp(ctx, indices, input.dims[: indices.dims[-1]], "int64")
+    return clamp_indices(ctx, indices, input.dims[: indices.dims[-1]], "int64")
 
 
 @ort.lower(ops.gather)

@@ -11,15 +11,17 @@ from typing import Any
 from ....composites import quantization as composites
 from ....core.dtypes import INFO, is_float
 from ....core.graph import Operand
-from ....core.sizes import is_static
+from ....core.sizes import is_same_size, is_static
 from ....ops import quantization as ops
 from ... import Precision
 from .. import kernels
 from ..backend import ort
 from ..dequantised import BYTES, Form, merge_axes, native_forms, shared_constants
 from ..emit import MICROSOFT, Emitter, Value
+from ..narrow import SMALLEST_BLOCK, kernel_block, kernel_weight
 from ..products import MOVED_OR_REMOVED, dequantiser_of, has_one_scale
 from ..rounding import FLOAT_LEVEL, INT8_LEVEL
+from .indexing import clamp_indices
 
 
 def _keep_int8_apart(ctx: Emitter, integer: str) -> None:
@@ -165,13 +167,52 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
     return _finish(ctx, ctx.emit("Clip", shifted, ctx.scalar(info.lowest, shifted), ctx.scalar(info.highest, shifted)))
 
 
-def _has_fast_kernel(minimum: Operand | None, bits: int, accuracy: str, precision: Precision) -> bool:
+def _has_fast_kernel(
+    weight: Operand,
+    scale: Operand,
+    zero_point: Operand | None,
+    minimum: Operand | None,
+    bits: int,
+    block_size: int,
+    accuracy: str,
+    precision: Precision,
+) -> bool:
     """Whether the kernel supports all operands, and is faster than a product of floats.
 
     With 8 bits and accuracy "float32", the kernel takes more than ten times as long. Minima as float zero points would make
     it slower still; the decomposition computes them by a separate product.
     """
-    return minimum is None and (bits == 4 or (accuracy == "int8" and precision != "ieee"))
+    is_fast = minimum is None and (bits == 4 or (accuracy == "int8" and precision != "ieee"))
+    return is_fast and _has_blocks(weight, scale, zero_point, block_size)
+
+
+def _has_blocks(weight: Operand, scale: Operand, zero_point: Operand | None, block_size: int) -> bool:
+    """Whether the engine's kernels take the blocks of packed rows, or those into which constants are divided."""
+    if all(operand is None or operand.is_constant for operand in (weight, scale, zero_point)):
+        return bool(kernel_block(block_size))
+    is_power = block_size >= SMALLEST_BLOCK and not block_size & (block_size - 1)
+    return is_power and is_same_size(scale.shape[0], weight.shape[0])
+
+
+def _kernel_operands(
+    ctx: Emitter, weight: Value, scale: Value, zero_point: Value | None, width: int, bits: int, block_size: int
+) -> tuple[Value, Value, Value | None, int]:
+    """The operands of a kernel, and the size of its blocks."""
+    operands = (weight, scale) if zero_point is None else (weight, scale, zero_point)
+    arrays = [ctx.array_of(operand) for operand in operands]
+    is_power = kernel_block(block_size) == block_size and scale.dims[0] == weight.dims[0]
+    if is_power or any(array is None for array in arrays):
+        return weight, scale, zero_point, block_size
+    numbers, scales, zeros = (*arrays, None)[:3]
+    assert numbers is not None
+    assert scales is not None
+    divided = kernel_weight(numbers, scales, zeros, width=width, bits=bits, block_size=block_size)
+    return (
+        ctx.add_constant(divided.weight),
+        ctx.add_constant(divided.scale),
+        None if divided.zero_point is None else ctx.add_constant(divided.zero_point),
+        divided.block_size,
+    )
 
 
 @ort.lower_contrib(composites.matmul_n_bits, when=_has_fast_kernel)
@@ -182,12 +223,46 @@ def _(
     scale: Value,
     zero_point: Value | None,
     bias: Value | None,
+    bits: int,
+    block_size: int,
     accuracy: str,
-    **sizes: Any,
 ) -> Value:
     level = INT8_LEVEL if accuracy == "int8" and ctx.precision != "ieee" else FLOAT_LEVEL
-    columns = int(weight.dims[0])
-    sizes |= {"K": input.dims[-1], "N": columns, "accuracy_level": level}
+    columns, inner = int(weight.dims[0]), input.dims[-1]
+    weight, scale, zero_point, block_size = _kernel_operands(ctx, weight, scale, zero_point, inner, bits, block_size)
+    sizes: dict[str, Any] = {"K": inner, "N": columns, "bits": bits, "block_size": block_size}
     if bias is not None and not is_static(bias.dims):  # the engine compares its size with N
         bias = ctx.emit("Reshape", bias, ctx.constant([columns]), shape=(columns,))
-    return ctx.emit("MatMulNBits", input, weight, scale, zero_point, None, bias, domain=MICROSOFT, **sizes)
+    return ctx.emit(
+        "MatMulNBits", input, weight, scale, zero_point, None, bias, domain=MICROSOFT, accuracy_level=level, **sizes
+    )
+
+
+@ort.lower_contrib(
+    composites.gather_n_bits,
+    when=lambda weight, scale, zero_point, block_size: _has_blocks(weight, scale, zero_point, block_size),
+)
+def _(
+    ctx: Emitter,
+    weight: Value,
+    scale: Value,
+    indices: Value,
+    zero_point: Value | None,
+    width: int,
+    bits: int,
+    block_size: int,
+) -> Value:
+    places = clamp_indices(ctx, indices, weight.dims[0], "int64", "int32")
+    weight, scale, zero_point, block_size = _kernel_operands(ctx, weight, scale, zero_point, width, bits, block_size)
+    rows, blocks, of_block = weight.dims
+    whole = blocks * of_block * 8 // bits
+    operands = ctx.reshape(weight, [rows, blocks * of_block]), places, scale, zero_point
+    attributes = {"bits": bits, "block_size": block_size, "gather_axis": 0, "quantize_axis": 1}
+    shape = [*indices.dims, whole]
+    y: Value = ctx.emit(
+        "GatherBlockQuantized", *operands, data_type=scale.data_type, shape=shape, domain=MICROSOFT, **attributes
+    )
+    if whole == width:
+        return y
+    ends = [ctx.constant([number]) for number in (0, width, -1)]
+    return ctx.emit("Slice", y, *ends, shape=[*indices.dims, width])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....composites.quantization import matmul_n_bits
+from ....composites.quantization import gather_n_bits, matmul_n_bits
 from ....context.builder import MLGraphBuilder
 from ....core.dtypes import INFO, is_float, numpy_type
 from ....core.graph import MLOperand
@@ -165,3 +165,32 @@ def _(
         block_size=block_size,
         accuracy="int8" if accuracy_level == 4 else "float32",
     )
+
+
+@converts("GatherBlockQuantized", domain=MICROSOFT)
+def _(
+    b: MLGraphBuilder,
+    data: Tensor,
+    indices: Tensor,
+    scales: Tensor,
+    zero_points: Tensor | None = None,
+    *,
+    bits: int = 4,
+    block_size: int = 128,
+    gather_axis: int = 0,
+    quantize_axis: int = 1,
+) -> MLOperand:
+    shape = shape_of(data)
+    rank = len(shape)
+    picked, blocked = normalize_axis(gather_axis, rank), normalize_axis(quantize_axis, rank)
+    if data_type_of(data) != "uint8":
+        table = QuantizedBlocks(blocked, block_size).dequantize(b, data, scales, zero_points)
+        return b.gather(table, operand(b, indices), axis=picked)
+    unsupported_if(bits not in (4, 8), f"its numbers have {bits} bits")
+    unsupported_if((rank, picked, blocked) != (2, 0, 1), "it packs numbers that are no rows of a matrix")
+    width = shape[1] * 8 // bits
+    unsupported_if(width % block_size, f"blocks of {block_size} do not divide rows of {width}")
+    packed = reshape(b, data, [shape[0], width // block_size, block_size * bits // 8])
+    operands = (operand(b, value) for value in (packed, scales, indices))
+    zeros = None if zero_points is None else operand(b, zero_points)
+    return gather_n_bits(b, *operands, zeros, width=width, bits=bits, block_size=block_size)

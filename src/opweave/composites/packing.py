@@ -1,0 +1,152 @@
+"""Quantised constants, and how they are packed into the operands of `matmul_n_bits` and `gather_n_bits`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core.dtypes import INFO, TypeInfo
+
+NARROW = ("uint4", "int4", "uint8", "int8")
+"""Data types of numbers that are packed."""
+
+ROUNDED_BLOCK = 32
+"""A single block is padded to a multiple of this count of numbers, so that kernels can divide it into their blocks."""
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """A quantised constant: `(numbers - zero_point) * scale`.
+
+    Each row of a matrix becomes a column of a product, or is picked from a table. The properties and the packing are those
+    of matrices.
+
+    Attributes:
+        numbers: uint4, int4, uint8 or int8.
+        scale: float32 or float16; each dimension divides that of `numbers`.
+        zero_point: of the data type of `numbers`, in the shape of `scale`.
+    """
+
+    numbers: np.ndarray
+    scale: np.ndarray
+    zero_point: np.ndarray
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the numbers can be packed: kernels need not treat infinite scales, and those that are not numbers."""
+        is_narrow = self.numbers.dtype.name in NARROW and self.scale.dtype.name in ("float32", "float16")
+        return is_narrow and self.numbers.ndim > 1 and self.numbers.size > 0 and bool(np.isfinite(self.scale).all())
+
+    def transpose(self, permutation: Sequence[int]) -> Quantised:
+        return Quantised(*(array.transpose(permutation) for array in (self.numbers, self.scale, self.zero_point)))
+
+    def reshape(self, shape: Sequence[int]) -> Quantised | None:
+        """The constant in another shape; None if scales then apply to no blocks of it."""
+        part = merge_blocks(self.numbers.shape, self.scale.shape, shape)
+        if part is None:
+            return None
+        return Quantised(self.numbers.reshape(shape), self.scale.reshape(part), self.zero_point.reshape(part))
+
+    # Matrices ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def bits(self) -> int:
+        return _info(self.numbers).bits
+
+    @property
+    def block_size(self) -> int:
+        """The count of numbers of a row that share a scale, which is rounded up for a single block."""
+        width, blocks = self.numbers.shape[1], self.scale.shape[1]
+        size: int = -(-width // ROUNDED_BLOCK) * ROUNDED_BLOCK if blocks == 1 else width // blocks
+        return size
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        return {"bits": self.bits, "block_size": self.block_size}
+
+    @property
+    def packed_shape(self) -> tuple[int, int, int]:
+        """The shape of the packed numbers, of uint8."""
+        (rows, width), blocks = self.numbers.shape, self.scale.shape[1]
+        if self.block_size * self.bits % 8:
+            return rows, 1, -(-width * self.bits // 8)
+        return rows, blocks, self.block_size * self.bits // 8
+
+    def pack(self) -> np.ndarray:
+        """The packed numbers; without a copy if they are stored like that already."""
+        missing = self.block_size - self.numbers.shape[1] if self.scale.shape[1] == 1 else 0
+        codes = as_unsigned(self.numbers)
+        if missing:
+            codes = np.pad(codes, [(0, 0), (0, missing)])
+        return np.ascontiguousarray(pack_codes(codes, self.bits)).reshape(self.packed_shape)
+
+    def zero_points(self) -> np.ndarray | None:
+        """The packed zero points; None if all are the default."""
+        codes = as_unsigned(self.zero_point)
+        return None if (codes == 1 << (self.bits - 1)).all() else np.ascontiguousarray(pack_codes(codes, self.bits))
+
+    def scales(self) -> np.ndarray:
+        return np.ascontiguousarray(self.scale)
+
+
+def merge_blocks(shape: Sequence[int], part: Sequence[int], target: Sequence[int]) -> list[int] | None:
+    """The shape of scales for `target`, whose dimensions are products of adjacent ones of `shape`; None if there is none.
+
+    >>> merge_blocks((6, 4, 32), (6, 4, 1), (6, 128)), merge_blocks((6, 4, 32), (1, 4, 1), (24, 32))
+    ([6, 4], None)
+    """
+    blocks: list[int] = []
+    axis = 0
+    for size in target:
+        whole, count = 1, 1
+        while axis < len(shape) and (whole < size or shape[axis] == 1):
+            # The scale of an element depends on its place within the merged axes so far, or on that along this axis.
+            if part[axis] != 1 and count != whole:
+                return None
+            whole, count, axis = whole * shape[axis], count * part[axis], axis + 1
+        if whole != size:
+            return None
+        blocks.append(count)
+    return blocks if axis == len(shape) else None
+
+
+def _info(numbers: np.ndarray) -> TypeInfo:
+    return INFO[str(numbers.dtype.name)]
+
+
+def as_unsigned(numbers: np.ndarray) -> np.ndarray:
+    """Integers of 4 or 8 bits as uint8, from 0; signed ones are moved by half of their range.
+
+    >>> as_unsigned(np.int8([-128, 0, 127])).tolist()
+    [0, 128, 255]
+    """
+    info = _info(numbers)
+    codes: np.ndarray = numbers.view(np.uint8)
+    if info.bits < 8:
+        codes = codes & ((1 << info.bits) - 1)
+    return codes ^ (1 << (info.bits - 1)) if info.kind == "i" else codes
+
+
+def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Pack numbers of uint8 below 2 ** bits along the last axis, without a check; see `pack_bits`."""
+    if bits == 8:
+        return codes
+    packed: np.ndarray = codes[..., ::2].copy()
+    packed[..., : codes.shape[-1] // 2] |= codes[..., 1::2] << 4
+    return packed
+
+
+def unpack_codes(packed: np.ndarray, count: int, bits: int) -> np.ndarray:
+    """Unpack the first `count` numbers along the last axis.
+
+    >>> unpack_codes(np.uint8([[33, 15]]), 3, bits=4).tolist()
+    [[1, 2, 15]]
+    """
+    if bits == 8:
+        return packed[..., :count]
+    pairs = np.stack([packed & 15, packed >> 4], axis=-1)
+    numbers: np.ndarray = pairs.reshape(*packed.shape[:-1], 2 * packed.shape[-1])[..., :count]
+    return numbers
