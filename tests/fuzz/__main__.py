@@ -32,6 +32,7 @@ CAMPAIGNS = {
     "builder": "builder",
     "builder-openvino": "builder",
     "caches": "caches",
+    "narrow": "narrow",
     "op-level": "op_level",
     "serve": "serve",
     "deployment": "deployment",

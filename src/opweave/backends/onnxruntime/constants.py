@@ -16,6 +16,10 @@ from .options import hand_over
 QUOTIENTS = frozenset({"Div", "Mod"})
 """Operators that `quotients` guards for integers: models without them do without that module."""
 
+DEQUANTISES = "DequantizeLinear"
+READS_NARROW = frozenset({"Gather", "Gemm", "MatMul"})
+"""Operators of models that `narrow_models` rewrites: models without them do without that module."""
+
 EXTERNAL = 1
 """TensorProto.EXTERNAL: the data of the tensor are outside of the model."""
 

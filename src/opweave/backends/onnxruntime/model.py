@@ -11,7 +11,7 @@ import numpy as np
 from ...memory.spaces import Cell, Memory
 from ...support.errors import MLError, OperationError
 from .. import How, Measured, ModelSource, PowerPreference, Precision, Returning, Runner, TakingFeeds
-from .constants import QUOTIENTS, add_constants, all_graphs, readers
+from .constants import DEQUANTISES, QUOTIENTS, READS_NARROW, add_constants, all_graphs, readers
 from .native import ENGINE_ERRORS, NativeSession, engine_call
 from .options import session_options
 from .values import PLAIN_TYPES
@@ -70,6 +70,7 @@ class ModelSession(Runner):
                 from .opsets import lower
 
                 lower(proto)
+            constants = _read_narrow(proto, constants, precision)
             if precision == "ieee":
                 from .rewrites import forbid_rounding
 
@@ -194,6 +195,16 @@ class ModelSession(Runner):
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         return "native", "ONNX Runtime"
+
+
+def _read_narrow(proto: Any, constants: Mapping[str, np.ndarray], precision: Precision) -> Mapping[str, np.ndarray]:
+    """Let products and lookups read narrow constants, in models that dequantise some; return the constants that are read."""
+    operators = {node.op_type for node in proto.graph.node}
+    if DEQUANTISES not in operators or READS_NARROW.isdisjoint(operators):
+        return constants
+    from .narrow_models import read_narrow
+
+    return read_narrow(proto, constants, precision)
 
 
 def is_quantised(op_type: str) -> bool:

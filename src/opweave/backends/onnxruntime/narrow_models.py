@@ -1,0 +1,328 @@
+"""Let whole ONNX models multiply by narrow weights, and look up rows of narrow tables, in kernels that read them as they are.
+
+The engine itself fuses few forms of DequantizeLinear with a product, and expands other matrices at each run. Here, all forms
+that `narrow` can bring to the kernels are packed once, when the model is loaded. `compile.narrow` does the same for graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...composites.packing import NARROW, Quantised
+from .. import Precision
+from .constants import DEQUANTISES, READS_NARROW, readers
+from .narrow import kernel_block, kernel_weight
+from .products import MOVED_OR_REMOVED
+from .rounding import FLOAT_LEVEL, INT8_LEVEL
+
+_MOVES = frozenset({"Identity", "Reshape", "Transpose"})
+_KEEPS_STEPS = MOVED_OR_REMOVED | {"Cast", "Identity"}
+"""Operators behind a dequantisation, through which the engine still multiplies integers."""
+
+ONNX, MICROSOFT = ("", "ai.onnx"), "com.microsoft"
+
+
+def read_narrow(proto: Any, constants: Mapping[str, np.ndarray], precision: Precision) -> Mapping[str, np.ndarray]:
+    """Rewrite the main graph of a model in place; return its constants, with packed ones for those that nothing reads now."""
+    rewriter = _NarrowModel(proto.graph, constants, precision)
+    if not rewriter.packed:
+        return constants
+    if all(entry.domain != MICROSOFT for entry in proto.opset_import):
+        proto.opset_import.add(domain=MICROSOFT, version=1)
+    return rewriter.finish()
+
+
+class _NarrowModel:
+    """The rewritten nodes of a graph.
+
+    Attributes:
+        packed: the constants that they read, by name.
+    """
+
+    def __init__(self, graph: Any, constants: Mapping[str, np.ndarray], precision: Precision) -> None:
+        self._graph, self._constants, self._precision = graph, constants, precision
+        self._producers = {name: node for node in graph.node for name in node.output}
+        self._infos = {info.name: info for info in (*graph.value_info, *graph.input)}
+        self._tensors = {tensor.name: tensor for tensor in graph.initializer}
+        self._tables: dict[str, Quantised | None] = {}
+        self._rows: dict[tuple[str, bool], _PackedRows | None] = {}
+        self.packed: dict[str, np.ndarray] = {}
+        # Names of intermediate values, which no other value has.
+        self._mark = "/narrow"
+        while any(self._mark in name for name in (*self._producers, *constants, *self._infos, *self._tensors)):
+            self._mark += "_"
+        self._nodes: list[Any] = []
+        for node in graph.node:
+            self._nodes += self._replacements(node) or [node]
+
+    def finish(self) -> Mapping[str, np.ndarray]:
+        """Write the nodes into the graph, without those that nothing reads any more; return the constants that are read."""
+        read = {value.name for value in self._graph.output}
+        kept: list[Any] = []
+        for node in reversed(self._nodes):
+            is_move = node.op_type == DEQUANTISES or node.op_type in _MOVES
+            if is_move and read.isdisjoint(node.output):
+                continue
+            kept.append(node)
+            read.update(name for _, inputs, _ in readers([node]) for name in inputs)
+        del self._graph.node[:]
+        self._graph.node.extend(reversed(kept))
+        for tensor in [tensor for tensor in self._graph.initializer if tensor.name not in read]:
+            self._graph.initializer.remove(tensor)
+        return {name: array for name, array in (*self._constants.items(), *self.packed.items()) if name in read}
+
+    # Nodes ------------------------------------------------------------------------------------------------------------
+
+    def _replacements(self, node: Any) -> list[Any] | None:
+        """The nodes that replace a node; None if it stays."""
+        if node.domain not in ONNX or node.op_type not in READS_NARROW:
+            return None
+        if node.op_type == "MatMul":
+            return self._matmul(node)
+        return self._gemm(node) if node.op_type == "Gemm" else self._gather(node)
+
+    def _matmul(self, node: Any) -> list[Any] | None:
+        (left, right), (output,) = node.input, node.output
+        if (columns := self._columns(right, left, is_turned=True)) is not None:
+            return [self._product(node, left, columns, output)]
+        rank = self._rank(right)
+        if rank is None or rank < 2 or (columns := self._columns(left, right, is_turned=False)) is None:
+            return None
+        x, y = output + self._mark + "/x", output + self._mark + "/y"
+        turned = [*range(rank - 2), rank - 1, rank - 2]
+        return [
+            _node("Transpose", [right], x, perm=turned),
+            self._product(node, x, columns, y),
+            _node("Transpose", [y], output, perm=turned),
+        ]
+
+    def _gemm(self, node: Any) -> list[Any] | None:
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        alpha, beta = (attributes[name].f if name in attributes else 1.0 for name in ("alpha", "beta"))
+        is_turned = [name in attributes and bool(attributes[name].i) for name in ("transA", "transB")]
+        (a, b, c), (output,) = (*node.input, "")[:3], node.output
+        bias = ""
+        if (columns := self._columns(b, a, is_turned=not is_turned[1])) is not None:
+            x, swaps_x, swaps_y = a, is_turned[0], False
+            if c and alpha == beta == 1 and self._shape(c) in ((columns.count,), (1, columns.count)):
+                c, bias = "", c
+        elif (columns := self._columns(a, b, is_turned=is_turned[0])) is not None:
+            x, swaps_x, swaps_y = b, not is_turned[1], True
+        else:
+            return None
+        prefix = output + self._mark
+        steps: list[Any] = []
+
+        def step(op_type: str, *inputs: str, **others: Any) -> str:
+            steps.append(_node(op_type, inputs, f"{prefix}/{len(steps)}", **others))
+            name: str = steps[-1].output[0]
+            return name
+
+        x = step("Transpose", x, perm=[1, 0]) if swaps_x else x
+        if bias and len(self._shape(bias) or ()) == 2:
+            bias = step("Reshape", bias, self._constant(f"{prefix}/shape", np.array([columns.count], np.int64)))
+        steps.append(self._product(node, x, columns, f"{prefix}/{len(steps)}", bias))
+        y = steps[-1].output[0]
+        y = step("Transpose", y, perm=[1, 0]) if swaps_y else y
+        if alpha != 1:
+            y = step("Mul", y, self._constant(f"{prefix}/alpha", np.array(alpha, columns.data_type)))
+        if c:
+            term = (
+                c if beta == 1 else step("Mul", c, self._constant(f"{prefix}/beta", np.array(beta, columns.data_type)))
+            )
+            step("Add", y, term)
+        steps[-1].output[0] = output
+        return steps
+
+    def _gather(self, node: Any) -> list[Any] | None:
+        (input, indices), (output,) = node.input, node.output
+        table = self._table(input)
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+        if table is None or table.numbers.ndim != 2 or axis not in (0, -2) or self._array(indices) is not None:
+            return None
+        rows = self._find_rows(input, is_turned=False)
+        if rows is None or rows.is_padded:
+            return None
+        weight, *others = rows.inputs
+        flat = self._constant(f"{weight}/flat", self.packed[weight].reshape(rows.count, -1))
+        attributes = {**rows.sizes, "gather_axis": 0, "quantize_axis": 1}
+        return [_node("GatherBlockQuantized", [flat, indices, *others], output, node, MICROSOFT, **attributes)]
+
+    def _product(self, node: Any, x: str, columns: _PackedRows, output: str, bias: str = "") -> Any:
+        level = FLOAT_LEVEL if self._precision == "ieee" else INT8_LEVEL
+        attributes = {**columns.sizes, "K": columns.width, "N": columns.count, "accuracy_level": level}
+        inputs = [x, *columns.inputs]
+        if bias:
+            inputs += [*[""] * (5 - len(inputs)), bias]
+        return _node("MatMulNBits", inputs, output, node, MICROSOFT, **attributes)
+
+    # Tables -----------------------------------------------------------------------------------------------------------
+
+    def _columns(self, name: str, other: str, is_turned: bool) -> _PackedRows | None:
+        """The columns of a quantised matrix whose product with `other` a kernel computes; None if there is none.
+
+        With `is_turned`, the last axis of the matrix is that of the columns.
+        """
+        table = self._table(name)
+        if table is None or table.numbers.ndim != 2 or self._array(other) is not None:
+            return None
+        if self._precision == "ieee" and (table.bits == 8 or table.scale.dtype != np.float32):
+            return None
+        if table.bits == 8 and self._is_quantised(other):  # the engine multiplies integers
+            return None
+        return self._find_rows(name, is_turned)
+
+    def _find_rows(self, name: str, is_turned: bool) -> _PackedRows | None:
+        key = name, is_turned
+        if key not in self._rows:
+            self._rows[key] = self._pack(name, is_turned)
+        return self._rows[key]
+
+    def _pack(self, name: str, is_turned: bool) -> _PackedRows | None:
+        """Pack the rows of a matrix as constants, if kernels take its blocks."""
+        table = self._table(name)
+        assert table is not None
+        rows = table.transpose((1, 0)) if is_turned else table
+        if not kernel_block(rows.block_size):
+            return None
+        count, width = rows.numbers.shape
+        divided = kernel_weight(rows.pack(), rows.scales(), rows.zero_points(), width=width, **rows.attributes)
+        arrays = {"weight": divided.weight, "scale": divided.scale, "zero_point": divided.zero_point}
+        prefix = f"{name}{self._mark}/{'columns' if is_turned else 'rows'}"
+        inputs = [self._constant(f"{prefix}/{k}", array) for k, array in arrays.items() if array is not None]
+        is_padded = prod(divided.weight.shape[1:]) * 8 != width * rows.bits
+        return _PackedRows(inputs, count, width, rows.bits, divided.block_size, rows.scale.dtype, is_padded)
+
+    def _table(self, name: str) -> Quantised | None:
+        """The constant that a value dequantises, in the shape of the value; None if there is none."""
+        if name not in self._tables:
+            self._tables[name] = None  # a cycle, which the engine refuses
+            self._tables[name] = self._find_table(name)
+        return self._tables[name]
+
+    def _find_table(self, name: str) -> Quantised | None:
+        node = self._producers.get(name)
+        if node is None or len(node.output) != 1 or not node.input:
+            return None
+        if node.op_type == DEQUANTISES and node.domain in (*ONNX, MICROSOFT):
+            return self._dequantised(node)
+        if node.domain not in ONNX or node.op_type not in _MOVES or (table := self._table(node.input[0])) is None:
+            return None
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        if node.op_type == "Identity":
+            return table
+        if node.op_type == "Transpose":
+            permutation = attributes["perm"].ints if "perm" in attributes else range(table.numbers.ndim)[::-1]
+            is_permutation = sorted(permutation) == list(range(table.numbers.ndim))
+            return table.transpose(list(permutation)) if is_permutation else None
+        shape = self._array(node.input[1]) if len(node.input) == 2 else None
+        if shape is None or shape.ndim != 1 or (shape < 1).any():  # 0 and -1 stand for other sizes
+            return None
+        sizes = [int(size) for size in shape]
+        return table.reshape(sizes) if prod(sizes) == table.numbers.size else None
+
+    def _dequantised(self, node: Any) -> Quantised | None:
+        """The operands of a DequantizeLinear of constants, with scales in the rank of the numbers."""
+        numbers, scale, zero_point = (self._array(name) if name else None for name in (*node.input, "")[:3])
+        if numbers is None or scale is None or numbers.dtype.name not in NARROW or numbers.ndim < 2:
+            return None
+        if len(node.input) == 3 and node.input[2] and zero_point is None:
+            return None
+        attributes = {attribute.name: attribute.i for attribute in node.attribute}
+        if attributes.get("output_dtype", 0) not in (0, {"float32": 1, "float16": 10}.get(scale.dtype.name)):
+            return None
+        axis, block = attributes.get("axis", 1), attributes.get("block_size", 0)
+        part = _scale_shape(numbers.shape, scale.shape, axis, block)
+        if part is None:
+            return None
+        if zero_point is None:
+            zero_point = np.zeros(scale.shape, numbers.dtype)
+        if zero_point.dtype != numbers.dtype or zero_point.size != scale.size:
+            return None
+        table = Quantised(numbers, scale.reshape(part), zero_point.reshape(part))
+        return table if table.is_usable else None
+
+    # Values -----------------------------------------------------------------------------------------------------------
+
+    def _constant(self, name: str, array: np.ndarray) -> str:
+        self.packed[name] = array
+        return name
+
+    def _array(self, name: str) -> np.ndarray | None:
+        """The elements of a constant; None for other values."""
+        if name in self._constants:
+            return self._constants[name]
+        tensor, node = self._tensors.get(name), self._producers.get(name)
+        if node is not None and node.op_type == "Constant" and node.domain in ONNX and len(node.attribute) == 1:
+            tensor = node.attribute[0].t if node.attribute[0].name == "value" else None
+        if tensor is None:
+            return None
+        from onnx import numpy_helper
+
+        return numpy_helper.to_array(tensor)
+
+    def _shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a value, if it is known, and has no names."""
+        if (array := self._array(name)) is not None:
+            return array.shape
+        info = self._infos.get(name)
+        if info is None or not info.type.tensor_type.HasField("shape"):
+            return None
+        dims = info.type.tensor_type.shape.dim
+        return tuple(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
+
+    def _rank(self, name: str) -> int | None:
+        info = self._infos.get(name)
+        is_known = info is not None and info.type.tensor_type.HasField("shape")
+        return len(info.type.tensor_type.shape.dim) if is_known else None  # type: ignore[union-attr]
+
+    def _is_quantised(self, name: str) -> bool:
+        """Whether a value is dequantised, perhaps before it is moved."""
+        seen: set[str] = set()
+        while (node := self._producers.get(name)) is not None and node.op_type in _KEEPS_STEPS and name not in seen:
+            seen.add(name)
+            name = node.input[0]
+        return node is not None and node.op_type == DEQUANTISES
+
+
+class _PackedRows:
+    """`count` packed rows of `width` numbers: the names of the constants that a kernel reads, and sizes for the kernel."""
+
+    def __init__(
+        self, inputs: Sequence[str], count: int, width: int, bits: int, block_size: int, data_type: Any, is_padded: bool
+    ) -> None:
+        self.inputs, self.count, self.width = list(inputs), count, width
+        self.sizes = {"bits": bits, "block_size": block_size}
+        self.data_type, self.is_padded = data_type, is_padded
+
+
+def _scale_shape(shape: Sequence[int], part: Sequence[int], axis: int, block: int) -> Sequence[int] | None:
+    """The shape of scales in the rank of their tensor; None if they do not fit, or blocks do not divide their axis.
+
+    >>> _scale_shape((4, 6), (6,), -1, 0), _scale_shape((4, 6), (2, 6), 0, 2), _scale_shape((4, 6), (1, 6), 0, 8)
+    ([1, 6], (2, 6), None)
+    """
+    rank = len(shape)
+    if not -rank <= axis < rank:
+        return None
+    axis %= rank
+    if prod(part) == 1 and len(part) < 2 and not block:
+        return [1] * rank
+    if block:
+        sizes = [count * block if k == axis else count for k, count in enumerate(part)]
+        return part if sizes == list(shape) else None
+    return [shape[axis] if k == axis else 1 for k in range(rank)] if tuple(part) == (shape[axis],) else None
+
+
+def _node(
+    op_type: str, inputs: Sequence[str], output: str, like: Any = None, domain: str = "", **attributes: Any
+) -> Any:
+    """An ONNX node with the name of another one."""
+    from onnx import helper
+
+    name = "" if like is None else like.name
+    return helper.make_node(op_type, list(inputs), [output], name=name, domain=domain, **attributes)

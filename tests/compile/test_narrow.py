@@ -1,0 +1,326 @@
+"""Products and lookups that read narrow numbers: which forms do, and that results are those of the dequantised matrix."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from fuzz.narrow import BLOCKS
+from onnx import helper, numpy_helper
+
+import opweave as ow
+from opweave.backends.onnxruntime import narrow_models
+from opweave.backends.onnxruntime.narrow import kernel_block
+from opweave.compile import constants as shared_constants
+from opweave.composites.packing import Quantised
+
+CPU = ow.ml.create_context(device="cpu", backend="onnxruntime", drafts=True)
+IEEE = ow.ml.create_context(device="cpu", backend="onnxruntime", precision="ieee", drafts=True)
+TYPES: dict[str, tuple[Any, int, int]] = {
+    "uint4": (ml_dtypes.uint4, 0, 16),
+    "int4": (ml_dtypes.int4, -8, 8),
+    "uint8": (np.uint8, 0, 256),
+    "int8": (np.int8, -128, 128),
+}
+NARROW = "narrow numbers"
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def quantised(data_type: str, shape: Sequence[int], part: Sequence[int], float_type: str = "float32") -> Arrays:
+    """Numbers, scales and zero points."""
+    rng, (dtype, low, high) = np.random.default_rng(len(data_type)), TYPES[data_type]
+    scale = (rng.integers(1, 64, part) / 512).astype(float_type)
+    return rng.integers(low, high, shape).astype(dtype), scale, rng.integers(low, high, part).astype(dtype)
+
+
+def real(arrays: Arrays) -> np.ndarray:
+    numbers, scale, zero = (array.astype(np.float64) for array in arrays)
+    for axis, (whole, part) in enumerate(zip(numbers.shape, scale.shape, strict=True)):
+        scale, zero = (np.repeat(array, whole // part, axis) for array in (scale, zero))
+    product: np.ndarray = (numbers - zero) * scale
+    return product
+
+
+def exact_rows(*shape: int) -> np.ndarray:
+    """Numbers that 8 bits hold in blocks of 16 along the last axis."""
+    x = np.random.default_rng(3).integers(-127, 128, shape)
+    x[..., ::16] = 127
+    return (x / 128).astype("float32")
+
+
+def dequantised(b: ow.MLGraphBuilder, arrays: Arrays) -> ow.MLOperand:
+    return b.dequantize_linear(*(b.constant(array) for array in arrays))
+
+
+def run(
+    context: ow.MLContext, build: Callable[[ow.MLGraphBuilder, ow.MLOperand], ow.MLOperand], x: np.ndarray
+) -> tuple[np.ndarray, str]:
+    b = ow.MLGraphBuilder(context)
+    graph = b.build({"y": build(b, b.input("x", x.dtype.name, x.shape))})  # type: ignore[arg-type]
+    return context.compute(graph, {"x": x})["y"], graph.explain()
+
+
+PARTS = {
+    "tensor": ((1, 1), True),
+    "columns": ((1, 24), True),
+    "blocks of 32": ((3, 24), True),
+    "blocks of 48": ((2, 24), True),
+    "blocks of 96": ((1, 1), True),
+    "blocks of 12": ((8, 24), False),
+    "rows": ((96, 1), False),
+    "blocks of columns": ((96, 3), False),
+    "blocks along both": ((3, 3), True),
+}
+"""Shapes of scales for a matrix [96, 24], and whether a kernel takes them."""
+
+
+@pytest.mark.parametrize("data_type", TYPES)
+@pytest.mark.parametrize("form", PARTS)
+def test_products_read_narrow_numbers(form: str, data_type: str) -> None:
+    part, is_narrow = PARTS[form]
+    arrays, x = quantised(data_type, (96, 24), part), exact_rows(5, 96)
+    wanted = x.astype(np.float64) @ real(arrays)
+    for context in (CPU, IEEE):
+        got, text = run(context, lambda b, x: b.matmul(x, dequantised(b, arrays)), x)
+        # ONNX Runtime's kernel for 8 bits without rounding takes longer than a product of floats.
+        assert (NARROW in text) == (is_narrow and (context is CPU or data_type.endswith("4")))
+        assert ("rounded to 8 bits" in text) == (NARROW in text and context is CPU)
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-6 * 2 ** TYPES[data_type][2].bit_length())
+
+
+def turned(arrays: Arrays) -> Arrays:
+    numbers, scale, zero = (np.ascontiguousarray(array.T) for array in arrays)
+    return numbers, scale, zero
+
+
+Form = Callable[[ow.MLGraphBuilder, ow.MLOperand, Arrays], ow.MLOperand]
+FORMS: dict[str, Form] = {
+    "matmul": lambda b, x, w: b.matmul(x, dequantised(b, w)),
+    "transposed": lambda b, x, w: b.matmul(x, b.transpose(dequantised(b, turned(w)))),
+    "three axes": lambda b, x, w: b.matmul(b.unsqueeze(x, axes=[0]), b.unsqueeze(dequantised(b, w), axes=[0])),
+    "merged axes": lambda b, x, w: b.matmul(x, b.transpose(b.reshape(blocked(b, turned(w)), [24, 96]))),
+    "left": lambda b, x, w: b.transpose(b.matmul(dequantised(b, turned(w)), b.transpose(x))),
+    "left transposed": lambda b, x, w: b.transpose(b.matmul(b.transpose(dequantised(b, w)), b.transpose(x))),
+    "gemm": lambda b, x, w: b.gemm(x, dequantised(b, w)),
+    "gemm b_transpose": lambda b, x, w: b.gemm(x, dequantised(b, turned(w)), b_transpose=True),
+    "gemm a_transpose": lambda b, x, w: b.gemm(b.transpose(x), dequantised(b, w), a_transpose=True),
+    "gemm alpha, beta": lambda b, x, w: b.gemm(
+        x, dequantised(b, w), c=b.constant(np.zeros((5, 1), "float32")), alpha=2, beta=3
+    ) / 2,
+    "gemm bias": lambda b, x, w: b.sub(b.gemm(x, dequantised(b, w), c=b.constant(np.ones((1, 24), "float32"))), 1),
+    "gemm left": lambda b, x, w: b.transpose(b.gemm(dequantised(b, turned(w)), x, b_transpose=True)),
+    "gemm left, both transposed": lambda b, x, w: b.transpose(
+        b.gemm(dequantised(b, w), x, a_transpose=True, b_transpose=True)
+    ),
+}  # fmt: skip
+
+
+def blocked(b: ow.MLGraphBuilder, w: Arrays) -> ow.MLOperand:
+    """A matrix stored as [columns, blocks, numbers of a block], as some exporters write it."""
+    columns, blocks = w[1].shape
+    return dequantised(b, tuple(a.reshape(columns, blocks, -1) for a in w))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_products_of_all_forms_read_narrow_numbers(form: str) -> None:
+    arrays, x = quantised("uint4", (96, 24), (3, 24)), exact_rows(5, 96)
+    for context in (CPU, IEEE):
+        got, text = run(context, lambda b, x: FORMS[form](b, x, arrays), x)
+        assert NARROW in text
+        assert "matmul_n_bits" in text
+        np.testing.assert_allclose(got.reshape(5, 24), x.astype(np.float64) @ real(arrays), rtol=1e-5, atol=1e-4)
+
+
+def test_products_that_stay_dequantised() -> None:
+    arrays, x = quantised("int8", (96, 24), (1, 24)), exact_rows(5, 96)
+
+    def of_quantised(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:
+        scale, zero = b.constant(np.full((1, 1), 1 / 64, "float32")), b.constant(np.full((1, 1), 3, "uint8"))
+        return b.matmul(b.dequantize_linear(b.quantize_linear(x, scale, zero), scale, zero), dequantised(b, arrays))
+
+    def of_infinite(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:
+        return b.matmul(x, dequantised(b, (arrays[0], np.full((1, 24), np.inf, "float32"), arrays[2])))
+
+    for build in (of_quantised, of_infinite):
+        assert NARROW not in run(CPU, build, x)[1]
+    halves = quantised("uint4", (96, 24), (3, 24), "float16")
+    got, text = run(IEEE, lambda b, x: b.matmul(x, dequantised(b, halves)), x.astype("float16"))
+    assert NARROW not in text, "dequantised weights are rounded to float16"
+    wanted = x.astype(np.float64) @ real(halves).astype("float16").astype(np.float64)
+    np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("float_type", ["float32", "float16"])
+@pytest.mark.parametrize("data_type", TYPES)
+@pytest.mark.parametrize("part", [(1, 1), (50, 1), (50, 2), (1, 2), (10, 3), (50, 96), (1, 96)], ids=str)
+def test_lookups_read_narrow_numbers(part: tuple[int, int], data_type: str, float_type: str) -> None:
+    arrays = quantised(data_type, (50, 96), part, float_type)
+    places = np.int32([[0, 49, -1], [7, -50, 60]])
+    got, text = run(CPU, lambda b, x: b.gather(dequantised(b, arrays), x), places)
+    assert (NARROW in text) == (part[1] != 96)
+    np.testing.assert_array_equal(got, real(arrays).astype(float_type)[np.clip(places, -50, 49)])
+
+
+def test_tables_are_packed_once_for_lookups_products_and_graphs() -> None:
+    arrays, x = quantised("uint4", (64, 96), (64, 3)), exact_rows(5, 96)
+
+    def both(b: ow.MLGraphBuilder, rows: int) -> ow.MLGraph:
+        table = dequantised(b, arrays)
+        y = b.matmul(b.input("x", "float32", [rows, 96]), b.transpose(table))
+        return b.build({"y": y, "z": b.gather(table, b.input("i", "int32", [2]))})
+
+    gc.collect()
+    before = len(shared_constants._shared)
+    graphs = [both(ow.MLGraphBuilder(CPU), rows) for rows in (5, 5)]
+    assert len(shared_constants._shared) == before + 1
+    for graph in graphs:
+        results = CPU.compute(graph, {"x": x, "i": np.int32([3, 4])})
+        np.testing.assert_allclose(results["y"], x.astype(np.float64) @ real(arrays).T, rtol=1e-5, atol=1e-4)
+        np.testing.assert_array_equal(results["z"], real(arrays)[3:5].astype("float32"))
+    del graph, graphs
+    gc.collect()
+    assert len(shared_constants._shared) <= before
+
+
+def test_sizes_with_names() -> None:
+    arrays = quantised("int4", (96, 24), (3, 24))
+    b = ow.MLGraphBuilder(CPU)
+    x = b.input("x", "float32", ["rows", 96])
+    graph = b.build(
+        {"y": b.matmul(x, dequantised(b, arrays)), "z": b.gemm(dequantised(b, turned(arrays)), x, b_transpose=True)}
+    )
+    for rows in (1, 7):
+        x_array = exact_rows(rows, 96)
+        wanted = x_array.astype(np.float64) @ real(arrays)
+        results = CPU.compute(graph, {"x": x_array})
+        np.testing.assert_allclose(results["y"], wanted, rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(results["z"], wanted.T, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", sorted(set(BLOCKS)))
+def test_kernel_blocks_divide_blocks(size: int) -> None:
+    block = kernel_block(size)
+    assert block == 0 or (size % block == 0 and 16 <= block <= 256 and not block & (block - 1))
+    assert (block == 0) == bool(size % 16)
+
+
+def test_packed_numbers_of_bytes_are_no_copy() -> None:
+    numbers = np.zeros((8, 64), np.uint8)
+    packed = Quantised(numbers, np.ones((8, 2), "float32"), np.zeros((8, 2), np.uint8)).pack()
+    assert np.shares_memory(packed, numbers)
+
+
+# Models --------------------------------------------------------------------------------------------------------------
+
+
+def model_of(
+    nodes: Sequence[onnx.NodeProto], inputs: dict[str, Any], constants: dict[str, np.ndarray], element: int = 1
+) -> onnx.ModelProto:
+    infos = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.INT64 if name == "i" else element, shape)
+        for name, shape in inputs.items()
+    ]
+    output = helper.make_tensor_value_info("y", element, None)
+    tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "narrow", infos, [output], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+MODELS: dict[str, list[onnx.NodeProto]] = {
+    "MatMul": [helper.make_node("MatMul", ["x", "w"], ["y"])],
+    "MatMul, transposed": [
+        helper.make_node("Transpose", ["w"], ["v"]),
+        helper.make_node("MatMul", ["x", "v"], ["y"]),
+    ],
+    "Gemm": [helper.make_node("Gemm", ["x", "w", "c"], ["y"])],
+    "Gemm, transposed": [helper.make_node("Gemm", ["x", "w", "c"], ["y"], transB=1, alpha=2.0, beta=0.5)],
+    "Gemm, left": [helper.make_node("Gemm", ["w", "x"], ["y"], transA=1, transB=1)],
+    "Gather": [helper.make_node("Gather", ["w", "i"], ["y"])],
+}
+
+
+@pytest.mark.parametrize("data_type", TYPES)
+@pytest.mark.parametrize("name", MODELS)
+def test_models_read_narrow_numbers(name: str, data_type: str) -> None:
+    """The engine gets no dequantisation, and its results are those of the dequantised matrix."""
+    is_table, is_turned = name == "Gather", "transposed" in name
+    numbers, scale, zero = quantised(data_type, (96, 64), (3, 64))
+    if is_turned or is_table:
+        numbers, scale, zero = turned((numbers, scale, zero))
+    constants = {"q": numbers, "s": scale, "z": zero, "c": np.linspace(-1, 1, 64, dtype="float32")}
+    if "c" not in MODELS[name][-1].input:
+        del constants["c"]
+    first = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], axis=int(is_turned or is_table), block_size=32)
+    matrix = real((numbers, scale, zero))
+    feed = {"i": np.int64([[3, -1]])} if is_table else {"x": exact_rows(5, 96)}
+    shape = [2, 2] if is_table else ["rows", 96]
+    model = model_of([first, *MODELS[name]], {next(iter(feed)): shape if not is_table else [1, 2]}, constants)
+    session = ow.InferenceSession(model, CPU)
+    (got,) = session.run(None, feed)
+    if is_table:
+        np.testing.assert_array_equal(got, matrix.astype("float32")[feed["i"]])
+    else:
+        product = feed["x"].astype(np.float64) @ (matrix.T if is_turned else matrix)
+        if "c" in constants:
+            product = product * (2 if is_turned else 1) + constants["c"] * (0.5 if is_turned else 1)
+        np.testing.assert_allclose(got, product.T if "left" in name else product, rtol=1e-5, atol=1e-3)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model)
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+    del proto.graph.initializer[:]
+    packed = narrow_models.read_narrow(proto, arrays, "float32")
+    assert "DequantizeLinear" not in {node.op_type for node in proto.graph.node}
+    assert "q" not in packed
+
+
+def test_models_keep_dequantisations_that_others_read() -> None:
+    numbers, scale, zero = quantised("uint4", (96, 64), (3, 64))
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], axis=0, block_size=32),
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("ReduceSum", ["w"], ["t"], keepdims=0),
+        helper.make_node("Add", ["p", "t"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": ["rows", 96]}, {"q": numbers, "s": scale, "z": zero})
+    x, matrix = exact_rows(2, 96), real((numbers, scale, zero))
+    (got,) = ow.InferenceSession(model, CPU).run(None, {"x": x})
+    np.testing.assert_allclose(got, x.astype(np.float64) @ matrix + matrix.sum(), rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("data_type", ["uint8", "uint4", "int4"])
+@pytest.mark.parametrize("has_zero", [False, True])
+@pytest.mark.parametrize("specialise", ["auto", "always"])
+def test_gather_block_quantized(specialise: Any, has_zero: bool, data_type: str, bits: int) -> None:
+    if data_type != "uint8" and bits == 8:
+        pytest.skip("numbers of 4 bits")
+    rng, packing = np.random.default_rng(0), data_type == "uint8" and bits == 4
+    low, high = TYPES[data_type][1:]
+    numbers = rng.integers(low, high, (20, 64 // (2 if packing else 1))).astype(TYPES[data_type][0])
+    constants = {"q": numbers, "s": rng.uniform(0.1, 1, (20, 2)).astype("float32")}
+    if has_zero:
+        constants["z"] = rng.integers(low, high, (20, 1 if packing else 2)).astype(TYPES[data_type][0])
+    inputs = ["q", "i", "s", *(["z"] if has_zero else [])]
+    attributes = {"bits": bits, "block_size": 32, "gather_axis": 0, "quantize_axis": 1}
+    node = helper.make_node("GatherBlockQuantized", inputs, ["y"], domain="com.microsoft", **attributes)
+    model = model_of([node], {"i": [3]}, constants)
+    model.opset_import.add(domain="com.microsoft", version=1)
+    places = np.int64([0, 19, -2])
+    (got,) = ow.InferenceSession(
+        model, CPU, specialise=specialise, fallback="error" if specialise == "always" else "auto"
+    ).run(None, {"i": places})
+    codes = numbers.astype(int)
+    if packing:
+        codes = np.stack([codes & 15, codes >> 4], -1).reshape(20, 64)
+    middle = 1 << (bits - 1) if data_type == "uint8" else 0
+    zeros = np.full((20, 2), middle)
+    if has_zero:
+        z = constants["z"].astype(int)
+        zeros = np.stack([z & 15, z >> 4], -1).reshape(20, 2) if packing else z
+    wanted = (codes - np.repeat(zeros, 32, 1)) * np.repeat(constants["s"], 32, 1)
+    np.testing.assert_allclose(got, wanted.astype("float32")[places], rtol=1e-6)
