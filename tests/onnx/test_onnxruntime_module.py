@@ -29,7 +29,10 @@ from opweave.onnxruntime.capi.onnxruntime_pybind11_state import (
 X = np.float32([[1, -2, 3]])
 MODEL = model([node("Relu", "x", "y")], {"x": "float32[n, 3]"}, {"y": "float32[n, 3]"}, opset=17).SerializeToString()
 
-OWN = {"IOBinding", "InferenceSession", "RunOptions", "SessionOptions", "get_available_providers", "get_device"}
+OWN = {
+    *("IOBinding", "InferenceSession", "LoraAdapter", "RunOptions", "SessionOptions"),
+    *("get_available_providers", "get_device"),
+}
 OF_MODULES = {"__cached__", "__doc__", "__file__", "__loader__", "__name__", "__package__", "__path__", "__spec__"}
 
 

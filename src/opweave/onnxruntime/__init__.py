@@ -1,8 +1,8 @@
 """ONNX Runtime's module with Opweave's sessions: `import opweave.onnxruntime as ort`.
 
 It has all names and submodules of the `onnxruntime` that is installed. These are Opweave's: `InferenceSession`, `IOBinding`,
-`get_available_providers` and `get_device`, as within `opweave.onnx.replacing_onnxruntime()`. `SessionOptions` and `RunOptions`
-derive from ONNX Runtime's classes; all other names are the same objects.
+`get_available_providers` and `get_device`, as within `opweave.onnx.replacing_onnxruntime()`. `SessionOptions`, `RunOptions`
+and `LoraAdapter` derive from ONNX Runtime's classes; all other names are the same objects.
 
 >>> import numpy as np, opweave as ow, opweave.onnxruntime as ort
 >>> from onnx.parser import parse_model
@@ -24,6 +24,7 @@ from typing import Any
 
 import onnxruntime
 
+from ..onnx.ort_api.adapters import RECORDED
 from ..onnx.ort_api.options import UNREADABLE, available_providers, get_device, record_calls
 from ..onnx.session.replaced import ReplacedSession
 from ..onnx.session.replaced_binding import ReplacedBinding
@@ -32,13 +33,17 @@ from ..onnx.session.replaced_binding import ReplacedBinding
 def _recording(name: str) -> type:
     """Derive a class of options that records the calls whose effect cannot be read back."""
     cls = getattr(onnxruntime, name)
-    methods = {method: record_calls(method, getattr(cls, method)) for method in UNREADABLE[name]}
+    methods = {method: record_calls(method, getattr(cls, method)) for method in UNREADABLE.get(name, ())}
+    if name in RECORDED:
+        method, record = RECORDED[name]
+        methods[method] = record(getattr(cls, method))
     return type(name, (cls,), {"__module__": __name__, "__doc__": cls.__doc__, **methods})
 
 
 _OWN = {
     "IOBinding": ReplacedBinding,
     "InferenceSession": ReplacedSession,
+    "LoraAdapter": _recording("LoraAdapter"),
     "RunOptions": _recording("RunOptions"),
     "SessionOptions": _recording("SessionOptions"),
     "get_available_providers": available_providers,

@@ -42,13 +42,15 @@ UNREADABLE = {
         "add_external_initializers",
         "add_external_initializers_from_files_in_memory",
     ),
-    "RunOptions": ("add_active_adapter",),
 }
 """Methods of ONNX Runtime's options, by class, that change results and cannot be read back. `compatibility` has them, too;
 programs that replace ONNX Runtime need these names alone."""
 
 options_set: WeakKeyDictionary[Any, list[str]] = WeakKeyDictionary()
 """The methods of `UNREADABLE` that were called on options objects (`record_calls`)."""
+
+active_adapters: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
+"""The adapters of `RunOptions` objects; None for one that cannot be read (`adapters`)."""
 
 
 @record

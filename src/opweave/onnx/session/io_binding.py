@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic_ns
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -170,11 +171,20 @@ class IOBinding:
             bound.clear()
         self._bound = None
 
-    def run(self) -> None:
-        """Run the session on the bound inputs and outputs; at least one output must be bound."""
+    def run(self, parameters: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """Run the session on the bound inputs and outputs; at least one output must be bound.
+
+        Args:
+            parameters: further inputs, those of active adapters, for this run only.
+        """
         require(bool(self._targets), "at least one output must be bound; see bind_output")
         bound, self._bound = self._bound, None
         parts = parts_of(self._owner)
+        if parameters:
+            from ..ort_api.adapters import join
+
+            self._run_as_new(parts, join(self._feeds, parameters))
+            return
         use = parts.use
         is_noted = use is None or not use.is_asked
         is_current = is_noted and bound is not None and parts.shape_cache.only_uncompiled is bound.model
@@ -184,7 +194,7 @@ class IOBinding:
                 self._bound = bound
                 self._new.clear()
                 return
-        self._run_as_new(parts)
+        self._run_as_new(parts, self._feeds)
         if self._is_used:  # many bindings run only once
             self._bound = self._bind(parts)
         self._is_used = True
@@ -229,8 +239,8 @@ class IOBinding:
         bound.call.read(bound.model.inputs.index(name), array)
         return True
 
-    def _run_as_new(self, parts: SessionParts) -> None:
-        inputs = {name: array for name, array in self._feeds.items() if isinstance(array, np.ndarray)}
+    def _run_as_new(self, parts: SessionParts, feeds: Mapping[str, Any]) -> None:
+        inputs = {name: array for name, array in feeds.items() if isinstance(array, np.ndarray)}
         targets = {name: array for name, array in self._targets.items() if array is not None}
         updated = memory.in_place(inputs, targets, parts.in_place)
         # ONNX Runtime allows an output to overlap any input; here such an output is computed in new memory, and copied.
@@ -239,7 +249,7 @@ class IOBinding:
         read = memory.merged_ranges(inputs[name] for name in apart if inputs[name].flags.c_contiguous)
         shared = {name for name, array in targets.items() if memory.meets(read, array)}
         out = {name: array for name, array in targets.items() if name not in shared}
-        results = self._owner.run(list(self._targets), self._feeds, out=out)
+        results = self._owner.run(list(self._targets), feeds, out=out)
         self._results = dict(zip(self._targets, results, strict=True))
         for name in shared:
             target, result = targets[name], self._results[name]

@@ -190,9 +190,14 @@ class OnnxRuntimeMethods:
 
             require(isinstance(iobinding, IOBinding), f"iobinding must be an IOBinding, got {type(iobinding).__name__}")
             raise ValidationError("iobinding must be made by io_binding() of this session")
+        parameters: Mapping[str, Any] = {}
         if run_options is not None:
             options.check_run_options(run_options, self._parts.settings.level)
-        iobinding.run()
+            if run_options in options.active_adapters:
+                from ..ort_api.adapters import parameters_of
+
+                parameters = parameters_of(run_options)
+        iobinding.run(parameters)
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None

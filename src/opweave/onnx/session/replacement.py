@@ -172,6 +172,7 @@ def _change() -> None:
         onnxruntime_pybind11_state as engine,
     )
 
+    from ..ort_api.adapters import RECORDED
     from ..ort_api.options import UNREADABLE, available_providers, get_device, record_calls
 
     for owner, replacement in ((collection.InferenceSession, _session_init), (collection.IOBinding, _binding_init)):
@@ -182,6 +183,9 @@ def _change() -> None:
         options = getattr(onnxruntime, name)
         for method in methods:
             _set(options, method, record_calls(method, vars(options)[method]))
+    for name, (method, record) in RECORDED.items():
+        kind = getattr(onnxruntime, name)
+        _set(kind, method, record(vars(kind)[method]))
     # ONNX Runtime's own class asks for the providers of each session, also of those that Opweave makes.
     _set(collection, "C", engine)
     for module in (onnxruntime, _pybind_state):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from os import PathLike
 from time import monotonic_ns
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -15,17 +16,20 @@ from ...context.tensors import in_thread
 from ...core.desc import OtherShapes
 from ...support import refusals
 from ...support.errors import require
-from ...support.names import listing
+from ...support.names import listing, short_repr
 from ..model.arguments import NodeArg
 from ..model.limits import DEFAULT as DEFAULT_LIMITS, ModelLimits
 from ..model.model import Model
-from ..ort_api.options import Settings, check_run_options, write_optimized
+from ..ort_api.options import Settings, active_adapters, check_run_options, write_optimized
 from .calls import run_call
 from .inspection import InspectionMethods
 from .methods import OnnxRuntimeMethods
 from .model_program import Fallback
 from .parts import Location, Recipe, SessionParts, check_choice
 from .shape_cache import Specialise
+
+if TYPE_CHECKING:
+    from ..ort_api.adapters import Adapter
 
 
 class InferenceSession(OnnxRuntimeMethods, InspectionMethods):
@@ -171,6 +175,44 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods):
         """The outputs of the model, in order."""
         return [argument.public() for argument in self._parts.outputs.values()]
 
+    def load_adapter(self, path: str | PathLike[str]) -> Adapter:
+        """Read an adapter in ONNX Runtime's format: a mapping from names to arrays, to add to the inputs of calls.
+
+        The parameters replace initializers that the model also declares as inputs, or are inputs that it requires. A call
+        without them runs the model as it is. Calls choose between adapters without loading the model again.
+
+        >>> import numpy as np, onnxruntime, opweave as ow, tempfile
+        >>> from onnx.parser import parse_model
+        >>> text = '''<ir_version: 8, opset_import: ["": 17]> g (float[n, 2] x, float[2, r] down, float[r, 2] up) =>
+        ...     (float[n, 2] y) <float[2, 1] down = {0, 0}, float[1, 2] up = {0, 0}> {
+        ...     low = MatMul(x, down) side = MatMul(low, up) y = Add(x, side) }'''
+        >>> session, x = ow.InferenceSession(parse_model(text)), {"x": np.float32([[1, 2]])}
+        >>> content = onnxruntime.AdapterFormat()
+        >>> parts = {"down": np.float32([[1, 0], [0, 1]]), "up": np.float32([[3, 0], [0, 4]])}
+        >>> content.set_parameters({name: onnxruntime.OrtValue.ortvalue_from_numpy(part) for name, part in parts.items()})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     content.export_adapter(f"{folder}/french.onnx_adapter")
+        ...     adapter = session.load_adapter(f"{folder}/french.onnx_adapter")
+        >>> adapter, session.run(None, {**x, **adapter})[0].tolist(), session.run(None, x)[0].tolist()
+        (<Adapter 'french.onnx_adapter', 2 parameters>, [[4.0, 10.0]], [[1.0, 2.0]])
+
+        Args:
+            path: a file that `onnxruntime.AdapterFormat` or Olive has written.
+
+        Raises:
+            DataError: the file cannot be read.
+            ValidationError: the model has no input for a parameter, or one of another type or shape.
+        """
+        from ..ort_api.adapters import Adapter
+
+        adapter = Adapter(path)
+        arguments = {argument.name: argument for argument in (*self._parts.inputs, *self._parts.overridable())}
+        for name, array in adapter.items():
+            subject = f"{adapter.path}: parameter {name!r}"
+            require(name in arguments, f"{subject} is no input of the model, which has {short_repr(list(arguments))}")
+            arguments[name].check(array, subject, converts=False)
+        return adapter
+
     def set_providers(
         self,
         providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None = None,
@@ -205,6 +247,7 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods):
                 sequence. C-contiguous arrays are read in place, as `onnxruntime.OrtValue`s on the CPU are. Overridable
                 initializers may be among them, or not.
             run_options: `onnxruntime.RunOptions`; options that do not apply are ignored, with a message in the log "opweave".
+                Active adapters add their parameters to the inputs (`load_adapter`).
             out: arrays, tensors, or `onnxruntime.OrtValue`s on the CPU to write outputs into, by name. They must not overlap
                 inputs. Exception: an output may have exactly the memory of the input that its node updates, such as the past
                 and present keys and values of com.microsoft's GroupQueryAttention.
@@ -237,6 +280,13 @@ class InferenceSession(OnnxRuntimeMethods, InspectionMethods):
         """`run` for calls without a direct call."""
         if run_options is not None:
             check_run_options(run_options, self._parts.settings.level)
+            if run_options in active_adapters:
+                from ..ort_api.adapters import join, parameters_of
+
+                require(
+                    isinstance(input_feed, Mapping), f"inputs must map names to arrays, got {type(input_feed).__name__}"
+                )
+                input_feed = join(input_feed, parameters_of(run_options))
         trace = self._run_trace
         begin = 0 if trace is None else monotonic_ns()
         while True:
