@@ -160,7 +160,7 @@ def test_save_failure_keeps_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     graph, _, _ = network()
     path = tmp_path / "model.onnx"
     path.write_bytes(b"before")
-    monkeypatch.setattr("opweave.onnx.export._bytes", lambda array: 1 / 0)
+    monkeypatch.setattr("opweave.onnx.files._bytes", lambda array: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         ow.onnx.save(graph, path)
     assert path.read_bytes() == b"before"

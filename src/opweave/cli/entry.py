@@ -17,6 +17,7 @@ from . import (
     execute as execute,
     models as models,
     profile as profile,
+    quantize as quantize,
     serve as serve,
     system as system,
     tune as tune,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import stat
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -19,15 +17,9 @@ from ..compile.legalise import legalise
 from ..context.graph import MLGraph, recorded_graph, state_of
 from ..core.graph import Graph, Node
 from ..support.errors import NotSupportedError, ValidationError, require
-from ..support.files import atomic_writer, resolve_links
-from ..support.formatting import size
 from ..support.names import short_repr
+from .files import MAX_EMBEDDED_BYTES, write_model
 from .model.protobuf import ModelProto, TensorProto
-
-MAX_EMBEDDED_BYTES = 1_500_000_000
-"""Weights up to this size are written into the model itself; a protocol buffer can hold at most 2 GB."""
-
-_ALIGNMENT = 4096  # so that every tensor of a data file can be mapped into memory on its own
 
 Operators = Literal["onnx", "onnxruntime"]
 """Operators of the written model: ONNX's own alone, or also ONNX Runtime's."""
@@ -85,35 +77,7 @@ def save(
         source = with_defaults(source)
     model, weights = to_onnx(source, operators)
     total = sum(array.nbytes for array in weights.values())
-    # The data file goes beside the target of a link, not beside the link.
-    (path, mode), requested = resolve_links(path), path
-    if total > MAX_EMBEDDED_BYTES:
-        replaceable = mode is None or stat.S_ISREG(mode)
-        rule = f"{size(total)} of weights need a second file, so the path must be a regular file"
-        require(replaceable, f"save: {rule}, got {requested}")
-    with ExitStack() as stack:
-        # Files are renamed in reverse order: the data file is in place before the model that refers to it.
-        file = stack.enter_context(atomic_writer(requested))
-        if total > MAX_EMBEDDED_BYTES:
-            location = f"{path.name}.data"
-            data, end = stack.enter_context(atomic_writer(path.with_name(location))), 0
-            for tensor in model.graph.initializer:
-                array = weights.get(tensor.name)
-                if array is not None:
-                    start = -(-end // _ALIGNMENT) * _ALIGNMENT
-                    data.write(bytes(start - end))
-                    data.write(_bytes(array))
-                    end = start + array.nbytes
-                    del tensor.external_data[:]
-                    for key, value in {"location": location, "offset": start, "length": array.nbytes}.items():
-                        tensor.external_data.add(key=key, value=str(value))
-        else:
-            for tensor in model.graph.initializer:
-                if tensor.name in weights:
-                    tensor.ClearField("external_data")
-                    tensor.ClearField("data_location")
-                    tensor.raw_data = bytes(_bytes(weights[tensor.name]))
-        file.write(model.SerializeToString())
+    write_model(model, weights, path, "save", is_external=total > MAX_EMBEDDED_BYTES)
 
 
 def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, dict[str, np.ndarray]]:
@@ -168,8 +132,3 @@ def _output_names(graph: Graph) -> dict[str, str]:
             other += "_out"
         names[name] = other
     return names
-
-
-def _bytes(array: np.ndarray) -> Any:
-    """The bytes of an array; copied only if it is not C-contiguous."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -1,0 +1,225 @@
+"""The parts of a model that `quantize` changes: nodes, and the bytes of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+
+import numpy as np
+
+from ..onnx.model.model import Model
+from ..onnx.model.protobuf import (
+    PLAIN,
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    array_of,
+    copy_of,
+    sub_graphs,
+    tensor_type,
+)
+from ..support.errors import NotSupportedError
+
+MIN_ELEMENTS = 128
+"""Smaller weights stay as they are: their scales and names would take more than the weights."""
+
+SCALARS = 1024
+"""Elements up to which a constant may hold sizes or axes, which a conversion between operator sets reads."""
+
+IR_OF_OPSETS = {6: 4, 13: 7, 21: 10}
+"""The version of the file format for an operator set, in which initializers need not be inputs."""
+
+CHANGED_SOFTMAX = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
+"""Operators that mean something else from operator set 13 on, with the same attributes."""
+
+
+class ModelContents:
+    """A copy of a model whose nodes and weights may be changed.
+
+    Attributes:
+        proto: the model; its initializers have no data, but those of strings.
+        arrays: the elements of the initializers by name, as NumPy has them.
+        stored: the bytes of the initializers, as a file has them.
+        names: the names of all values, which new names must differ from.
+        is_external: whether the original has weights in other files.
+    """
+
+    def __init__(self, model: Model) -> None:
+        arrays = dict(model.weights)
+        self.is_external = any(map(_is_in_file, model.proto.graph.initializer))
+        self.proto = copy_of(model.proto)
+        self.arrays: dict[str, np.ndarray] = {}
+        self.stored: dict[str, np.ndarray] = {}
+        self.names = set(model.names)
+        graph = self.proto.graph
+        strings = [copy_of(tensor) for tensor in graph.initializer if tensor.data_type == TensorProto.STRING]
+        others = [tensor for tensor in graph.initializer if tensor.data_type != TensorProto.STRING]
+        headers = [(tensor.name, tensor.data_type, tensor.doc_string) for tensor in others]
+        del graph.initializer[:]
+        graph.initializer.extend(strings)
+        for name, element_type, text in headers:
+            self.add(name, arrays[name], element_type).doc_string = text
+        self._take_constants(model)
+        for node in graph.node:
+            for inner in sub_graphs(node):
+                _embed(inner, model)
+
+    def _take_constants(self, model: Model) -> None:
+        """Make initializers of the large Constant nodes of the main graph."""
+        graph = self.proto.graph
+        kept = []
+        for node in graph.node:
+            is_tensor = node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value"
+            tensor = node.attribute[0].t if is_tensor else None
+            if tensor is None or tensor.data_type == TensorProto.STRING:
+                kept.append(node)
+            elif tensor.data_location == TensorProto.EXTERNAL or prod(tensor.dims) >= MIN_ELEMENTS:
+                self.add(node.output[0], model.array(tensor), tensor.data_type)
+            else:
+                kept.append(node)
+        if len(kept) < len(graph.node):
+            nodes = [copy_of(node) for node in kept]
+            del graph.node[:]
+            graph.node.extend(nodes)
+
+    def add(self, name: str, array: np.ndarray, element_type: int) -> TensorProto:
+        """Add an initializer; `array` has its elements, or the bytes of a type that NumPy lacks as `uint8`."""
+        tensor: TensorProto = self.proto.graph.initializer.add(name=name, dims=array.shape, data_type=element_type)
+        self.arrays[name] = array
+        if element_type in PLAIN:
+            self.stored[name] = array
+        else:
+            from onnx import numpy_helper
+
+            raw = numpy_helper.from_array(array, name).raw_data
+            self.stored[name] = np.frombuffer(raw, np.uint8)
+        self.names.add(name)
+        return tensor
+
+    def add_packed(self, name: str, shape: Iterable[int], packed: np.ndarray, element_type: int) -> None:
+        """Add an initializer of a type that NumPy lacks, by its bytes."""
+        self.proto.graph.initializer.add(name=name, dims=shape, data_type=element_type)
+        self.stored[name] = packed
+        self.names.add(name)
+
+    def drop(self, name: str) -> None:
+        """Remove an initializer, and the input of its name that older models declare."""
+        graph = self.proto.graph
+        for entries in (graph.initializer, graph.input):
+            for position, entry in enumerate(entries):
+                if entry.name == name:
+                    del entries[position]
+                    break
+        self.stored.pop(name, None)
+        self.arrays.pop(name, None)
+
+    def new_name(self, stem: str) -> str:
+        """A name that nothing in the model has."""
+        name, number = stem, 1
+        while name in self.names:
+            name, number = f"{stem}_{number}", number + 1
+        self.names.add(name)
+        return name
+
+    def insert_first(self, nodes: Iterable[NodeProto]) -> None:
+        """Put nodes before all others."""
+        graph = self.proto.graph
+        rest = [copy_of(node) for node in graph.node]
+        del graph.node[:]
+        graph.node.extend([*nodes, *rest])
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's operator set."""
+        return next((entry.version for entry in self.proto.opset_import if entry.domain in ("", "ai.onnx")), 1)
+
+    def raise_opset(self, version: int, why: str) -> None:
+        """Convert the model to an operator set of at least `version`, without its large weights.
+
+        Raises:
+            NotSupportedError: the converter of the `onnx` package cannot; `why` says what needs the version.
+        """
+        # In older files, all initializers are inputs, too, and calls cannot replace them in practice.
+        oldest = IR_OF_OPSETS[version]
+        if self.proto.ir_version < 4:
+            names = {tensor.name for tensor in self.proto.graph.initializer}
+            required = [copy_of(info) for info in self.proto.graph.input if info.name not in names]
+            del self.proto.graph.input[:]
+            self.proto.graph.input.extend(required)
+        current = self.opset
+        if current < version:
+            self._convert(current, version, why)
+        self.proto.ir_version = max(self.proto.ir_version, oldest)
+
+    def _convert(self, current: int, version: int, why: str) -> None:
+        from onnx import version_converter
+
+        graph = self.proto.graph
+        inner = {node.op_type for outer in graph.node for sub in sub_graphs(outer) for node in sub.node}
+        subject = f"quantize: {why} needs operator set {version}, and the model has {current}"
+        if current < 13 and (changed := sorted(inner & CHANGED_SOFTMAX)):
+            raise NotSupportedError(f"{subject}; {changed[0]} in a branch or loop cannot be converted")
+        skeleton = copy_of(self.proto)
+        declared = {info.name for info in skeleton.graph.input}
+        del skeleton.graph.initializer[:]
+        for tensor in graph.initializer:
+            if tensor.name in self.stored and prod(tensor.dims) > SCALARS:
+                if tensor.name not in declared:
+                    type = tensor_type(tensor.data_type, list(tensor.dims))
+                    skeleton.graph.input.append(ValueInfoProto(name=tensor.name, type=type))
+                continue
+            small = copy_of(tensor)
+            if tensor.name in self.stored:
+                small.raw_data = self.stored[tensor.name].tobytes()
+            skeleton.graph.initializer.append(small)
+        skeleton.ir_version = max(skeleton.ir_version, IR_OF_OPSETS[version])
+        try:
+            converted = version_converter.convert_version(skeleton, version)
+        except Exception as error:  # the converter in C++ raises errors of many types
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise NotSupportedError(f"{subject}, which cannot be converted: {first}") from None
+        nodes = [copy_of(node) for node in converted.graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
+        for tensor in converted.graph.initializer:
+            if tensor.name not in self.stored and tensor.data_type != TensorProto.STRING:
+                self.add(tensor.name, array_of(tensor), tensor.data_type)
+        for entry in self.proto.opset_import:
+            if entry.domain in ("", "ai.onnx"):
+                entry.version = version
+        for node in nodes:
+            self.names.update(node.output)
+
+
+def integers_of(node: NodeProto, name: str, default: int) -> int:
+    """An integer attribute of a node."""
+    return next((int(a.i) for a in node.attribute if a.name == name and a.type == AttributeProto.INT), default)
+
+
+def _is_in_file(tensor: TensorProto) -> bool:
+    from ..onnx.model.wire import HERE
+
+    locations = [entry.value for entry in tensor.external_data if entry.key == "location"]
+    return tensor.data_location == TensorProto.EXTERNAL and locations != [HERE]
+
+
+def _embed(graph: GraphProto, model: Model) -> None:
+    """Put the data of weights in branches and loops into the model: the new file may be in another folder."""
+    from onnx import numpy_helper
+
+    constants = [a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.name == "value"]
+    for tensor in [*graph.initializer, *constants]:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.CopyFrom(numpy_helper.from_array(model.array(tensor), tensor.name))
+    for node in graph.node:
+        for inner in sub_graphs(node):
+            _embed(inner, model)
+
+
+def external_files(proto: ModelProto) -> set[str]:
+    """The locations of weights outside of a model."""
+    tensors = [tensor for tensor in proto.graph.initializer if _is_in_file(tensor)]
+    return {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
