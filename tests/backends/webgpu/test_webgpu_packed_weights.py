@@ -1,20 +1,27 @@
-"""`matmul_n_bits` on WebGPU devices: few rows read packed weights, more rows unpack them first."""
+"""`matmul_n_bits` on WebGPU devices: all kernels read the packed weights, and nothing is expanded in memory."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from support.packed_products import Form, kernels_of, product_of, random_form
 from support.webgpu_device import gpu_context
 from support.webgpu_kernels import kernel_count
+from support.wgsl_runner import PACKED, Runner
 
 import opweave as ow
 from opweave import composites
+from opweave.context.graph import program_of
+from opweave.expr.gpu import Features
 
 pytest.importorskip("wgpu", reason="wgpu is not installed")
 
 Shape = tuple[int, ...]
+
+FLOAT16 = Features(float16=True, max_buffers=16)
 
 
 def check_packed_product(
@@ -62,6 +69,110 @@ def test_rows_of_stacks() -> None:
     check_packed_product((8, 33), 3, "bias", block_size=64)
 
 
-def test_packed_weights_are_unpacked_for_more_rows() -> None:
-    check_packed_product((9, 100), 20, "bias", kernels=2)
-    check_packed_product((2, 7, 64), 20, "zero_point", kernels=2, bits=8, data_type="float16")
+def test_packed_weights_are_read_for_more_rows() -> None:
+    check_packed_product((9, 100), 20, "bias")
+    check_packed_product((2, 7, 64), 20, "zero_point", bits=8, data_type="float16")
+    check_packed_product((40, 96), 24, "minimum")
+
+
+FORMS = (
+    Form(1, 2048, 64),
+    Form(1, 2048, 64, others="minimum"),
+    Form(3, 512, 36, others="zero_point bias", block_terms=128, data_type="float16"),
+    Form(1, 96, 33, bits=8, block_terms=1, block_lines=3, others="zero_point"),  # blocks along the columns
+    Form(2, 60, 10, block_terms=20, others="zero_point"),
+    Form(1, 37, 5, padding=2, block_terms=5),
+    Form(1, 64, 24, block_terms=64, block_lines=24, others="zero_point"),  # one scale
+    Form(70, 45, 37, bits=8, block_terms=8),
+    Form(33, 64, 64, block_terms=1, block_lines=8, others="zero_point"),
+)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("features", [FLOAT16, PACKED], ids=["float16", "packed"])
+@pytest.mark.parametrize("is_constant", [True, False], ids=["constant", "input"])
+def test_forms(form: Form, features: Features, is_constant: bool) -> None:
+    product = product_of(form)
+    kernels = kernels_of(product, features, is_constant=is_constant)
+    runner = Runner(features)
+    for source, array in kernels.arrays(product).items():
+        runner.fill(source, array)
+    runner.run(kernels.kernels)
+    product.check(runner.result(kernels.kernels[-1].bindings[-1]))
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_forms(seed: int) -> None:
+    test_forms(random_form(np.random.default_rng(seed)), (FLOAT16, PACKED)[seed % 2], seed % 3 > 0)
+
+
+# Graphs ---------------------------------------------------------------------------------------------------------------
+
+
+def weights_of(columns: int, inner: int, bits: int = 4) -> dict[str, Any]:
+    random = np.random.default_rng(columns)
+    weight = random.integers(0, 256, (columns, inner // 32, 4 * bits)).astype("uint8")
+    scale = (random.random((columns, inner // 32)) / 2**bits).astype("float32")
+    return {"weight": weight, "scale": scale, "bits": bits}
+
+
+def check_graph(build: Callable[..., Any], kernels: int, rows: int = 1) -> ow.MLGraph:
+    """Compare a graph of an input [rows, 64] with the reference's."""
+    x, results = np.random.default_rng(0).standard_normal((rows, 64)).astype("float32"), []
+    for context in (ow.ml.create_context(device="reference"), gpu_context()):
+        builder = ow.MLGraphBuilder(context)
+        graph = builder.build(build(builder, builder.input("x", "float32", x.shape)))
+        results.append(context.compute(graph, {"x": x}))
+    for name, expected in results[0].items():
+        largest = float(np.abs(expected).max())
+        np.testing.assert_allclose(results[1][name], expected, rtol=1e-5, atol=1e-5 * largest, err_msg=name)
+    assert kernel_count(graph) == kernels, graph.explain()
+    return graph
+
+
+@pytest.mark.parametrize("rows", [1, 4, 40])
+def test_product_fuses_with_its_readers(rows: int) -> None:
+    def build(b: Any, x: Any) -> dict[str, Any]:
+        y = composites.matmul_n_bits(x, bias=np.float32(range(64)) / 64, **weights_of(64, 64))
+        return {"y": b.tanh(y) + x}
+
+    check_graph(build, 1, rows)
+
+
+def test_products_share_an_epilogue() -> None:
+    def build(b: Any, x: Any) -> dict[str, Any]:
+        gate, up = (composites.matmul_n_bits(x, **weights_of(40, 64, bits)) for bits in (4, 4))
+        return {"y": composites.swiglu(gate, up)}
+
+    check_graph(build, 1)
+
+
+@pytest.mark.parametrize("bits", [(4, 4), (4, 8)])
+def test_products_of_the_same_vectors(bits: tuple[int, int]) -> None:
+    def build(b: Any, x: Any) -> dict[str, Any]:
+        first, second = bits
+        return {
+            "y": composites.matmul_n_bits(x, **weights_of(40, 64, first)),
+            "z": b.relu(composites.matmul_n_bits(x, **weights_of(24, 64, second))),
+        }
+
+    check_graph(build, 1 if bits[0] == bits[1] else 2)
+
+
+def test_product_computes_the_normalization_before_it() -> None:
+    def build(b: Any, x: Any) -> dict[str, Any]:
+        y = composites.rms_norm(x, np.float32(range(64)) / 64)
+        return {"y": composites.matmul_n_bits(y, **weights_of(40, 64))}
+
+    check_graph(build, 1)
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+def test_weights_stay_packed_in_device_memory(rows: int) -> None:
+    weights = weights_of(96, 64)
+    graph = check_graph(lambda b, x: {"y": composites.matmul_n_bits(x, **weights)}, 1, rows)
+    steps = [step for part in program_of(graph).steps if part.part for step in part.part.runner.steps]  # type: ignore[attr-defined]
+    places = {place for step in steps for place in step.places}
+    constants = sum(place.array.nbytes for place in places if place.kind == "constant")
+    assert constants <= weights["weight"].nbytes + weights["scale"].nbytes
+    assert not [place for place in places if place.kind == "between"]

@@ -14,6 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ... import __version__
+from ...core.dtypes import INFO
 from ...expr.gpu import Buffer, GpuKernel
 from ...expr.gpu.triton import Bfloat16
 from ...expr.ir import Input
@@ -144,7 +145,9 @@ class MeasuredTiles:
         random = np.random.default_rng(0)
         try:
             for source in dict.fromkeys(contraction.read):
-                values = random.standard_normal(source.desc.shape, np.float32)
+                is_float = INFO[source.desc.data_type].kind == "f"
+                values: np.ndarray = random.standard_normal(source.desc.shape, np.float32)
+                values = values if is_float else random.integers(0, 128, source.desc.shape)
                 is_bfloat16 = isinstance(source.desc, Bfloat16)
                 values = in_bfloat16(values) if is_bfloat16 else values.astype(source.desc.data_type)
                 if source in contraction.arranged:
@@ -196,5 +199,10 @@ def _without_number(side: Matrix | ProblemWindow) -> Matrix | ProblemWindow:
     return (
         replace(side, source=source)
         if isinstance(side, ProblemWindow)
-        else replace(side, source=source, rest=side.rest and source)
+        else replace(
+            side,
+            source=source,
+            rest=side.rest and source,
+            quantized=side.quantized and side.quantized.without_numbers,
+        )
     )

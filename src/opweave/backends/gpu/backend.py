@@ -66,3 +66,7 @@ class GpuBackend(Backend):
 
     def supports(self, node: Node) -> bool:
         return self.why_not(node) == ""
+
+    def gains_from_narrow(self, node: Node) -> bool:
+        """Whether a kernel reads the packed numbers of `node`, which are a fraction of the bytes of the matrix."""
+        return self.supports(node)

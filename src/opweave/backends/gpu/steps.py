@@ -138,7 +138,8 @@ class Kernels:
                 self.steps.append(KernelStep(kernel, tuple(self.places[key] for key in kernel.bindings), nodes))
 
     def contraction(self, products: Products, desc: Desc) -> Contraction:
-        places = {side.source: self.places[side.source] for side in (products.problem.left, products.problem.right)}
+        sides = (products.problem.left, products.problem.right)
+        places = {source: self.places[source] for side in sides for source in side.buffers}
         constants = {source: place.array for source, place in places.items() if place.kind == "constant"}
         return Contraction(products.problem, Input(len(self.places), desc), constants, self.features, self.backend.tile)
 

@@ -38,6 +38,11 @@ class ElementReader(_ElementAccess):
         super().__init__(source, features, width)
         self.name = name
 
+    @property
+    def parts(self) -> list[ElementReader]:
+        """The readers of all arrays that an element is computed from, in the order of the kernel's bindings."""
+        return [self]
+
     def load(self, at: str, width: int) -> str:
         """Element `at`, or the four elements from 4 * `at`, as float32. Eight elements from 8 * `at` are raw bits."""
         if self.packed:

@@ -222,6 +222,7 @@ def assemble(
 
     The text excludes `title`, which names nodes of the graph, so that kernels with equal text are compiled once.
     """
+    readers = [part for reader in readers for part in reader.parts]
     bindings = [BufferBinding(reader.name, reader.element, False) for reader in readers]
     bindings += [BufferBinding(writer.name, writer.element, True) for writer in writers]
     helpers = [helper for reader in readers for helper in reader.helpers]

@@ -19,6 +19,7 @@ from ....expr.gpu.writing import workgroup_number
 from ....expr.ir import Formula, Source
 from .elements import ElementReader, ElementWriter
 from .epilogue import assemble
+from .expansion import QuantizedReader, reader_of
 from .problem import Matrix, Problem
 from .section import Section
 from .team_sums import TeamSums
@@ -59,6 +60,8 @@ def is_thin(problem: Problem) -> bool:
     """Whether one operand is a matrix, and the other at most `MAX_THIN_LINES` vectors. Sizes with names have tiles."""
     if not is_static((problem.stacks, problem.rows, problem.columns, problem.terms)):
         return False
+    if isinstance(problem.right, Matrix) and problem.right.quantized is not None and problem.columns < problem.rows:
+        return False  # the few vectors would be quantized
     sides = isinstance(problem.left, Matrix) and isinstance(problem.right, Matrix) and not problem.is_integer
     return (
         sides
@@ -133,6 +136,7 @@ class _Writing:
         self.products = max(len(section.problems) for section in sections)
         self.terms = self.first.problems[0].terms
         self.deep = self.first.deep(features)
+        self.every = -(-self.terms // self.deep) if self.deep else 0
         self.ahead = max(1, PREFETCHED_TERMS // self.products)
         self.fours = self.first.quads
         if self.deep:
@@ -150,12 +154,12 @@ class _Writing:
             self.invocations = self._invocations()
         self.team, self.turns, self.is_early = self.invocations // self.width, 1, False
         if self.deep:
-            every, most = self.terms // self.deep, self.ahead // 4 if self.fours else self.ahead
-            self.chunks = max(1, min(most, every // self.team))
-            is_one_round = self.chunks * self.team == every
+            most = self.ahead // 4 if self.fours else self.ahead
+            self.chunks = max(1, min(most, self.every // self.team))
+            is_one_round = self.chunks * self.team == self.every
             if before is not None and is_one_round and len(sections) == 1:
                 self._take_turns()
-            self.is_early = is_one_round or (self._waits and self.chunks * self.team < every)
+            self.is_early = is_one_round or (self._waits and self.chunks * self.team < self.every)
         room = features.max_shared - self._memory[1] - 4 * self.invocations * (before is not None)
         self.sums = TeamSums(
             self.first,
@@ -171,13 +175,13 @@ class _Writing:
         self.number, self.workgroups = workgroup_number(sum(self.totals), features.max_workgroups)
         self.in_fours = bool(self.deep) and self.first.few_in_fours
         width = self.deep or (4 if self.first.quads else 1)
+        self.in_words = bool(self.deep) and self.first.is_quantized
         self.few = ElementReader("a", self.first.few.source, features, 4 if self.in_fours else 1)
-        self.many: list[list[ElementReader]] = []
         numbers = count()
-        for section in sections:
-            self.many.append(
-                [ElementReader(f"b{next(numbers)}", matrix.source, features, width) for matrix in section.many]
-            )
+        self.many = [
+            [reader_of(f"b{next(numbers)}", side, features, 0 if self.in_words else width) for side in section.many]
+            for section in sections
+        ]
 
     @property
     def _waits(self) -> bool:
@@ -193,9 +197,12 @@ class _Writing:
         return sum(section.units(self.first.quads) // width * section.stacks for section in self.sections)
 
     def _lines_of_deep(self) -> int:
-        """Lines of a workgroup with a team of adjacent invocations per line, each with one round of loads if possible."""
-        chunks, team, most = self.terms // self.deep, 8, max(8, self.invocations // 4)
-        while team < most and team * self.ahead < chunks:
+        """Lines of a workgroup with a team of adjacent invocations per line, each with one round of loads if possible.
+
+        Adding the sums of a team would take as many instructions as expanding a round of words, so these take more rounds.
+        """
+        chunks, team, most = self.every, 8, max(8, self.invocations // 4)
+        while not self.first.is_quantized and team < most and team * self.ahead < chunks:
             team *= 2
         fewest = max(MIN_WORKGROUPS * INVOCATIONS // self.invocations, min(MIN_WORKGROUPS, self.features.units))
         while team < min(most, chunks) and self._workgroups(self.invocations // team) < fewest:
@@ -204,14 +211,14 @@ class _Writing:
 
     def _is_tall(self) -> bool:
         """Whether an invocation computes four lines, in teams of four times the size."""
-        if self.first.count < MIN_TALL_LINES:
+        if self.first.count < MIN_TALL_LINES and not self.first.is_quantized:
             return False
         self.fours = True
         has_room = self._within_memory(self.invocations) == self.invocations
         self.fours = False
         team = 4 * self.invocations // self.width
         whole = self.width % 4 == 0 and all(section.lines % 4 == 0 for section in self.sections)
-        return has_room and whole and team <= self.terms // self.deep
+        return has_room and whole and team <= self.every
 
     @property
     def _part_bytes(self) -> int:
@@ -307,11 +314,12 @@ class _Writing:
             block, declared = "block", "var"
         yield f"{declared} unit = {block} * {self.width}u + {line.format(t=team, w=self.width)};"
         yield f"let part = {part.format(t=team, w=self.width)};"
-        yield f"{declared} start = {self._start(s, 'unit')};"
+        for name, text in self._starts(s, "unit").items():
+            yield f"{declared} {name} = {text};"
         yield f"let few_start = {quarter(few_start, 4 if self.in_fours else 1)};"
         yield from early
         if self.is_early:
-            is_last = self.turns == 1 and self.terms // self.deep < 2 * self.chunks * team
+            is_last = self.turns == 1 and self.every < 2 * self.chunks * team
             yield from self._load(s, "part", self.chunks, "let" if is_last else "var")
             if self._waits:
                 yield f"{self.features.dialect.await_previous}();"
@@ -324,6 +332,14 @@ class _Writing:
             return
         lines += ["block++;", f"unit += {self.width}u;"]
         yield from statement(f"for (var turn = 0u; turn < {self.turns}u; turn++)", lines)
+
+    def _starts(self, s: int, unit: str) -> dict[str, str]:
+        """The variables that depend on the line of the matrix: its offset, and its index if blocks of lines have a scale."""
+        starts = {"start": self._start(s, unit)}
+        if self.in_words:
+            number = f"min({unit}, {self.sections[s].units(self.fours) - 1}u)"
+            starts["line"] = f"{number} * 4u" if self.fours else number
+        return starts
 
     def _start(self, s: int, unit: str) -> str:
         """The offset of a line of the matrix, or of a group of four lines."""
@@ -360,7 +376,7 @@ class _Writing:
             yield from statement(f"for (var term = {begin}u + part; term < {end}u; term += {loads * team}u)", lines)
 
     def _deep_loop(self, s: int) -> Iterator[str]:
-        count, step = self.terms // self.deep, self.chunks * self.team
+        count, step = self.every, self.chunks * self.team
         whole = count // step * step
         if self.is_early:
             yield from self._early_rounds(s, whole, step)
@@ -379,7 +395,8 @@ class _Writing:
             after = list(self._load(s, f"(chunk + {step}u)", self.chunks))
         elif self.turns > 1:
             rest = f"turn < {self.turns - 1}u"
-            after = [f"start = {self._start(s, f'unit + {self.width}u')};", *self._load(s, "part", self.chunks)]
+            starts = self._starts(s, f"unit + {self.width}u").items()
+            after = [*(f"{name} = {text};" for name, text in starts), *self._load(s, "part", self.chunks)]
         lines = [*self._multiply(s, first, self.chunks)]
         if rest:
             lines += statement(f"if ({rest})", after)
@@ -401,11 +418,27 @@ class _Writing:
     def _load(self, s: int, first: str, count: int, declared: str = "") -> Iterator[str]:
         stride = self.sections[s].many[0].stride // self.deep
         for name, c, j, n in self._chunk_names(s, count):
-            reader, place = self.many[s][j], plus(f"start + {self._chunk(first, c)}", n * stride)
-            value = reader.load(place, self.deep)
-            yield f"{declared} {name} = {value};".lstrip()
+            reader, chunk = self.many[s][j], self._chunk(first, c)
+            place = plus(f"start + {chunk}", n * stride)
+            values = {name: reader.load(place, self.deep)}
+            if isinstance(reader, QuantizedReader):
+                values = {name: reader.word(place)}
+                if reader.by_word:
+                    block = reader.block_values(self._line(reader, n), chunk, self.deep)
+                    values |= {f"{name}_{part}": text for part, text in block.items()}
+            for variable, value in values.items():
+                yield f"{declared} {variable} = {value};".lstrip()
+
+    def _line(self, reader: QuantizedReader, n: int) -> str:
+        """The index of line `n` of an invocation, or of its first line if all have the same blocks."""
+        is_same = self.fours and reader.quantized.block_lines % 4 == 0
+        return "line" if is_same else plus("line", n)
 
     def _multiply(self, s: int, first: str, count: int) -> Iterator[str]:
+        if self.in_words:
+            for c in range(count):
+                yield from self._multiply_words(s, self._chunk(first, c), c)
+            return
         section, readers = self.sections[s], self.many[s]
         for name, c, j, n in self._chunk_names(s, count):
             for h, four in enumerate(readers[j].fours(name)):
@@ -418,6 +451,67 @@ class _Writing:
                     for j in range(len(readers)):
                         many = [f"w{c}_{j}_{n}_{h}" for n in range(4 if self.fours else 1)]
                         yield from self._add(f"sum_{k}_{j}", few, many)
+
+    def _multiply_words(self, s: int, chunk: str, c: int) -> Iterator[str]:
+        """Multiply the words of a chunk of each line.
+
+        If all numbers of a word are in one block, its scale multiplies the sum of the products of a word. The numbers then
+        have different factors, the inverse of which multiply the terms of the vectors, once for all lines.
+        """
+        section, readers, halves = self.sections[s], self.many[s], range(self.deep // 4)
+        reader, lines = readers[0], range(4 if self.fours else 1)
+        assert isinstance(reader, QuantizedReader)
+        blocks = reader.names if reader.by_word else []
+        for j, n in product(range(len(readers)), lines):
+            name, expanded, other = f"m{c}_{j}_{n}", f"w{c}_{j}_{n}", readers[j]
+            assert isinstance(other, QuantizedReader)
+            if other.by_word:
+                yield from other.biased(name, expanded, {part: f"{name}_{part}" for part in blocks})
+            else:
+                last = self.terms - 1 if self.terms % self.deep else None
+                yield from other.real(name, expanded, self._line(other, n), f"{chunk} * {self.deep}u", last)
+        for k in range(section.count):
+            few = [f"f{c}_{k}_{h}" for h in halves]
+            for h in halves:
+                yield f"let {few[h]} = {self._four(section.few, k, chunk, h)};"
+            if "minimum" in blocks:
+                yield f"let t{c}_{k} = {self._total(few)};"
+            if reader.by_word:
+                for h in halves:
+                    yield f"let g{c}_{k}_{h} = {_divided(few[h], reader.powers)};"
+                few = [f"g{c}_{k}_{h}" for h in halves]
+            for j, n in product(range(len(readers)), lines):
+                total = f"sum_{k}_{j}.{'xyzw'[n]}" if self.fours else f"sum_{k}_{j}"
+                numbers = [f"w{c}_{j}_{n}_{h}" for h in halves]
+                if not reader.by_word:
+                    yield f"{total} = {self._products(few, numbers, total)};"
+                    continue
+                factors = {part: f"m{c}_{j}_{n}_{part}" for part in blocks}
+                if not self.fours:
+                    factors = {part: f"vec4<f32>({text})" for part, text in factors.items()}
+                value = total
+                if "minimum" in factors:
+                    value = f"fma({factors['minimum']}, t{c}_{k}, {value})"
+                yield f"{total} = fma({factors['scale']}, {self._products(few, numbers)}, {value});"
+
+    def _products(self, few: Sequence[str], many: Sequence[str], total: str = "") -> str:
+        """The sum of the products of a word: a number, or of each fourth product if an invocation computes one line."""
+        if not self.fours:
+            value = total or "vec4<f32>()"
+            for a, b in zip(few, many, strict=True):
+                value = f"fma({a}, {b}, {value})"
+            return value
+        value = total
+        for a, b in zip(few, many, strict=True):
+            for e in "xyzw":
+                value = f"fma({a}.{e}, {b}.{e}, {value})" if value else f"{a}.{e} * {b}.{e}"
+        return value
+
+    def _total(self, few: Sequence[str]) -> str:
+        """The sum of the terms of a chunk, likewise."""
+        if not self.fours:
+            return " + ".join(few)
+        return " + ".join(f"({four}.x + {four}.y) + ({four}.z + {four}.w)" for four in few)
 
     def _add(self, total: str, few: str, many: Sequence[str]) -> Iterator[str]:
         """Add products of four terms: to one sum per line, or to the four components of a single line's sum."""
@@ -432,15 +526,32 @@ class _Writing:
 
     def _four(self, few: Matrix, k: int, chunk: str, half: int) -> str:
         """Four terms of vector `k`: half `half` of a chunk."""
+        first = f"{chunk} * {self.deep}u"
         if self.in_fours:
             fours = f"few_start + {k * few.stride // 4 + half}u + {chunk} * {self.deep // 4}u"
-            return self._few_load(fours, 4)
-        first = k * few.stride + 4 * half * few.step
-        places = [f"few_start + {first + e * few.step}u + {chunk} * {self.deep * few.step}u" for e in range(4)]
-        return f"vec4<f32>({', '.join(self._few_load(place, 1) for place in places)})"
+            return self._existing(self._few_load(fours, 4), plus(first, 4 * half), "vec4<f32>()")
+        start = k * few.stride + 4 * half * few.step
+        places = [f"few_start + {start + e * few.step}u + {chunk} * {self.deep * few.step}u" for e in range(4)]
+        values = (
+            self._existing(self._few_load(place, 1), plus(first, 4 * half + e), "0.0f")
+            for e, place in enumerate(places)
+        )
+        return f"vec4<f32>({', '.join(values)})"
+
+    def _existing(self, value: str, term: str, zero: str) -> str:
+        """A term of a vector, or zero beyond the last term: the last word of a line may have more numbers."""
+        return f"select({zero}, {value}, {term} < {self.terms}u)" if self.terms % self.deep else value
 
     def _few_load(self, place: str, width: int) -> str:
         return self.few.load(place, width) if self.before is None else f"{FEW}[{place}]"
+
+
+def _divided(vector: str, powers: Sequence[float]) -> str:
+    """Four terms divided by powers of two, which is exact."""
+    parts = (
+        f"{vector}.{e}" + (f" * {1 / power}f" if power > 1 else "") for e, power in zip("xyzw", powers, strict=True)
+    )
+    return f"vec4<f32>({', '.join(parts)})"
 
 
 def _suffix(number: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import TypeAlias
@@ -21,10 +21,11 @@ from . import layout, tensor, tensor_tiles, terms, tiled, tiles
 from .direct import is_narrow, narrow
 from .elements import ElementReader, ElementWriter
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
+from .expansion import in_words, reader_of
 from .gemv import MAX_COMBINED, is_thin, thin_kernel
 from .named import at_estimates, has_names, may_have_names
 from .parameters import KernelNumbers
-from .problem import Matrix, Problem, divide_by_phases, is_spread, strides_of
+from .problem import Matrix, Problem, ProblemWindow, divide_by_phases, is_spread, strides_of
 from .section import Section
 
 Choose: TypeAlias = Callable[["Contraction"], tuple[tensor.TensorTile, int]]
@@ -62,6 +63,7 @@ class Contraction:
         problem, phase_constants = _divide_filter(problem, constants)
         self.has_names = has_names(problem)
         on_tensor_cores = tensor.suits(problem, features) and (not self.has_names or may_have_names(problem))
+        on_tensor_cores = on_tensor_cores and _is_in_words(problem, constants)
         self.problem, self.arranged = self._arrange(problem, constants, phase_constants, on_tensor_cores)
         if on_tensor_cores and not (
             tensor_tiles.is_faster(self._typical, features) if is_faster is None else is_faster
@@ -97,8 +99,8 @@ class Contraction:
 
     @property
     def sources(self) -> tuple[Input, ...]:
-        sides = ((part.problem.left, part.problem.right) for part in self.combined)
-        return tuple(dict.fromkeys(side.source for pair in sides for side in pair))
+        sides = (side for part in self.combined for side in (part.problem.left, part.problem.right))
+        return tuple(dict.fromkeys(source for side in sides for source in _sources_of(side)))
 
     @property
     def has_constant_matrix(self) -> bool:
@@ -141,7 +143,11 @@ class Contraction:
         arranged, sides = dict(phase_constants), [problem.left, problem.right]
         originals = {source: GpuConstant.of(array) for source, array in constants.items()}
         for k, side in enumerate(sides):
-            if isinstance(side, Matrix) and on_tensor_cores:
+            if isinstance(side, Matrix) and side.quantized is not None:
+                if set(side.buffers) <= originals.keys():
+                    sides[k], arrays = in_words(side, originals, self.features)
+                    arranged |= arrays
+            elif isinstance(side, Matrix) and on_tensor_cores:
                 constant = arranged.pop(side.source, None) or originals.get(side.source)
                 if constant is not None:
                     sides[k], arrays = terms.by_term(side, problem, constant, terms.form_of(problem, self.features))
@@ -173,7 +179,7 @@ class Contraction:
         module = GpuModule(features)
         size = self._size(module)
         sides = zip("ab", (problem.left, problem.right), strict=True)
-        a, b = readers = [ElementReader(name, side.source, features) for name, side in sides]
+        a, b = readers = [reader_of(name, side, features) for name, side in sides]
         if self.method == "narrow":
             parts, groups = narrow(problem, a, b, module)
             comment = f"{size}; an invocation for each position"
@@ -260,12 +266,27 @@ def _divide_filter(problem: Problem, constants: Mapping[Input, np.ndarray]) -> t
     return problem, {source: filter}
 
 
-def _without_matrix(problem: Problem) -> Problem:
-    """A GEMV problem with the source of the vectors in place of the matrix, for comparison."""
+def _without_matrix(problem: Problem) -> tuple[Problem, Hashable]:
+    """A GEMV problem with the source of the vectors in place of the matrix, and the form of the matrix, for comparison."""
     left, right = problem.left, problem.right
     if problem.columns < problem.rows:
-        return replace(problem, left=replace(left, source=right.source))
-    return replace(problem, right=replace(right, source=left.source))
+        return replace(problem, left=replace(left, source=right.source)), None
+    form = right.quantized.form if isinstance(right, Matrix) and right.quantized is not None else None
+    alike = replace(right, source=left.source)
+    return replace(problem, right=replace(alike, quantized=None) if isinstance(alike, Matrix) else alike), form
+
+
+def _sources_of(side: Matrix | ProblemWindow) -> tuple[Input, ...]:
+    """The arrays of an operand, without the remainders for TF32x3."""
+    quantized = side.quantized if isinstance(side, Matrix) else None
+    return (side.source, *(() if quantized is None else quantized.buffers))
+
+
+def _is_in_words(problem: Problem, constants: Mapping[Input, np.ndarray]) -> bool:
+    """Whether quantized operands are constants, which have words."""
+    sides = (problem.left, problem.right)
+    quantized = [side for side in sides if isinstance(side, Matrix) and side.quantized is not None]
+    return all(buffer in constants for side in quantized for buffer in side.buffers)
 
 
 def _by_line(matrix: Matrix, problem: Problem, constant: GpuConstant) -> tuple[Matrix, GpuConstant]:

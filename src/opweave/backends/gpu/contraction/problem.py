@@ -20,6 +20,7 @@ from ....core.sizes import Dimension, is_multiple, is_same_shape, is_same_size, 
 from ....expr.ir import Input
 from ..constants import GpuConstant
 from .parameters import LITERALS, KernelNumbers
+from .quantized import Quantized
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Matrix:
     Attributes:
         stack: (size, stride) of each axis of the stacks, fastest last; a stride of 0 broadcasts.
         rest: remainders of the elements for TF32x3, if `source` holds the TF32 parts.
+        quantized: the meaning of the numbers in `source`, if elements have few bits. Strides count numbers.
     """
 
     source: Input
@@ -58,6 +60,13 @@ class Matrix:
     tap: int = 0
     stack: tuple[tuple[int, int], ...] = ()
     rest: Input | None = None
+    quantized: Quantized | None = None
+
+    @property
+    def buffers(self) -> tuple[Input, ...]:
+        """All arrays that the elements are computed from."""
+        rest = () if self.rest is None else (self.rest,)
+        return (self.source, *rest, *(() if self.quantized is None else self.quantized.buffers))
 
     @property
     def own_axes(self) -> list[tuple[int, int]]:
@@ -108,15 +117,26 @@ class ProblemWindow:
     def lines(self) -> int:
         return self.batches * prod(self.output)
 
+    @property
+    def buffers(self) -> tuple[Input, ...]:
+        return (self.source,)
+
 
 def _is_own(size: int, stride: int) -> bool:
     """Whether an axis of a stack does not broadcast."""
     return not is_same_size(stride, 0) and may_exceed(size, 1)
 
 
+def data_type_of(side: Matrix | ProblemWindow) -> str:
+    """The data type of the elements of an operand."""
+    if isinstance(side, Matrix) and side.quantized is not None:
+        return side.quantized.data_type
+    return side.source.desc.data_type
+
+
 def is_float32(side: Matrix | ProblemWindow) -> bool:
     """Whether an operand is float32. An operand that was rounded to a smaller type before the product is not."""
-    return side.source.desc.data_type == "float32"
+    return data_type_of(side) == "float32"
 
 
 @dataclass(frozen=True, slots=True)

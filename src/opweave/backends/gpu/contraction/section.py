@@ -66,11 +66,18 @@ class Section:
         """Whether adjacent invocations read adjacent terms, because terms are contiguous and lines are not."""
         return not self.quads and self.many[0].step == 1
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the matrices are packed numbers of few bits."""
+        return self.many[0].quantized is not None
+
     def deep(self, features: Features) -> int:
-        """Number of contiguous terms that an invocation loads as a vector of at most 16 bytes; 0 for none."""
+        """Number of contiguous terms that an invocation loads as a vector of at most 16 bytes, or as a word; 0 for none."""
         many = self.many[0]
         if not self.along:
             return 0
+        if many.quantized is not None:
+            return many.quantized.in_word if many.stride % many.quantized.in_word == 0 else 0
         is_half = many.source.desc.data_type == "float16"
         widths = (8, 4) if is_half and features.float16 and features.dialect.casts_halves else (4,)
         strides = [self.problems[0].terms, many.stride, *(stride for _, stride in many.stack)]
@@ -94,7 +101,8 @@ class Section:
         """A key that all sections of a kernel must share."""
         few = self.few
         read = few.source, few.stride, few.step, few.stack, self.problems[0].terms
-        return *read, self.count, self.is_swapped, self.quads, self.along, self.deep(features), self.is_constant
+        layout = self.quads, self.along, self.deep(features), self.is_quantized
+        return *read, self.count, self.is_swapped, *layout, self.is_constant
 
     def __str__(self) -> str:
         problem, number = self.problems[0], len(self.problems)

@@ -25,8 +25,9 @@ from ..triton_kernel import TritonNumbers, mask_argument, triton_kernel
 from .direct import is_narrow
 from .epilogue import Epilogue
 from .gemv import is_thin
-from .problem import Matrix, Problem, ProblemWindow, is_float32, ravel, strides_of, unravel
-from .terms import CUT_OFF, DIVIDED, in_three, needs_order
+from .problem import Matrix, Problem, ProblemWindow, data_type_of, is_float32, ravel, strides_of, unravel
+from .tensor_expansion import QuantizedTile
+from .terms import CUT_OFF, DIVIDED, ROUND, form_of, in_three, needs_order
 from .text import python, stack_offset, window_axes
 
 MIN_LINES = 16
@@ -68,7 +69,7 @@ def suits(problem: Problem, features: Features) -> bool:
     image = problem.image
     if isinstance(image, ProblemWindow) and image.transposed and max(image.strides) > 1:
         return False  # unless `divide_by_phases` was applied
-    types = {side.source.desc.data_type for side in (problem.left, problem.right)}
+    types = {data_type_of(side) for side in (problem.left, problem.right)}
     small = any(size < MIN_LINES for size in (problem.rows, problem.columns, problem.terms))
     products = problem.stacks * problem.rows * problem.columns * problem.terms
     return not small and products >= MIN_PRODUCTS and types in ({"float32"}, {"float16"})
@@ -229,6 +230,7 @@ class TensorKernel:
         self.in_three = in_three(problem, features)
         self.numbers = TritonNumbers()
         self.steps = TensorSteps(problem, tile.terms, self.numbers.number)
+        self.form = form_of(problem, features)
         self.is_turned = is_turned(problem, features)
         self.cuts_off = needs_order(problem, features) and not is_same_size(self._sides()[0].step, 1)
         self.share = -(-self.steps.count // splits)
@@ -242,6 +244,16 @@ class TensorKernel:
             line: "" if is_multiple(size, step) else f"{line} < {self.numbers.number(size)}"
             for line, (size, step) in lines.items()
         }
+        self.quantized = self._expansion()
+
+    def _expansion(self) -> QuantizedTile | None:
+        """The loads of a quantized right operand, whose terms are contiguous."""
+        right = self.problem.right
+        if not isinstance(right, Matrix) or right.quantized is None:
+            return None
+        assert not self.is_turned
+        is_ragged, terms = bool(self.inside["column"]), self.problem.terms
+        return QuantizedTile(right, is_ragged=is_ragged, terms=terms, step=self.tile.terms, form=self.form)
 
     @property
     def comment(self) -> str:
@@ -304,12 +316,13 @@ class TensorKernel:
         problem, sides = self.problem, dict(zip("ab", self._sides(), strict=True))
         read: dict[str, Buffer] = {side: matrix.source for side, matrix in sides.items()}
         read |= {f"{side}_rests": m.rest for side, m in sides.items() if isinstance(m, Matrix) and m.rest is not None}
+        read |= {} if self.quantized is None else self.quantized.arguments
         arguments = {**read, **{f"x{k}": other for k, other in enumerate(others)}, "result": target}
         return triton_kernel(
             title,
             self.comment,
             arguments,
-            [*library, *(DIVIDED if self.in_three else CUT_OFF if self.cuts_off else ())],
+            [*library, *self._library()],
             [*self._place(), *self._sums(), *finish],
             programs=self.down * self.across * problem.stacks * self.splits,
             warps=self.tile.warps,
@@ -318,6 +331,12 @@ class TensorKernel:
             starts_early=self.starts_early,
             sizes=self.numbers.sizes,
         )
+
+    def _library(self) -> Sequence[str]:
+        """The functions that split or round elements."""
+        if self.quantized is not None and self.form == "tf32":
+            return ROUND
+        return DIVIDED if self.in_three else CUT_OFF if self.cuts_off else ()
 
     def _place(self) -> Iterator[str]:
         """Statements that define the rows and columns of a program. Tiles are ordered by column within bands of rows."""
@@ -347,10 +366,12 @@ class TensorKernel:
         lines, sizes = ("row", "column"), (tile.rows, tile.columns)
         if self.is_turned:
             lines, sizes = ("column", "row"), (tile.columns, tile.rows)
-        operands = [
+        operands: list[Operand | QuantizedTile] = [
             Operand(matrix, side, line, self.inside[line], steps, self.is_short, self.numbers)
             for matrix, side, line in zip(self._sides(), "ab", lines, strict=True)
         ]
+        if self.quantized is not None:
+            operands[1] = self.quantized
         for operand in operands:
             yield from operand.start()
         yield f"total = tl.zeros({sizes}, tl.float32)"

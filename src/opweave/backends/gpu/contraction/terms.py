@@ -243,6 +243,10 @@ class Ordering:
             yield f"tl.store({name} + at, {value}, mask=(line < {lines}) & (term < {padded}))"
 
 
+def _is_quantized(side: Matrix | ProblemWindow) -> bool:
+    return isinstance(side, Matrix) and side.quantized is not None
+
+
 def orderings(problem: Problem, constants: Collection[Input], features: Features) -> list[Ordering]:
     """The float32 operands of a product that kernels should reorder; `constants` are reordered already.
 
@@ -253,7 +257,7 @@ def orderings(problem: Problem, constants: Collection[Input], features: Features
     """
     assert features.tensor_cores is not None
     kind, form = features.tensor_cores.float32, form_of(problem, features)
-    sides = [side for side in (problem.left, problem.right) if is_float32(side)]
+    sides = [side for side in (problem.left, problem.right) if is_float32(side) and not _is_quantized(side)]
     products = problem.stacks * problem.rows * problem.columns * problem.terms
     read = sum(side.source.desc.byte_length for side in (problem.left, problem.right)) / COPIED_BYTES_PER_US
     now, then = (max(read, 2 * products / 1e6 / rate) for rate in RATES[kind])

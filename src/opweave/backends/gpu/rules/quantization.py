@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from functools import reduce
-from operator import add
+from dataclasses import replace
+from math import prod
 
 from ....composites import matmul_n_bits
 from ....core.dtypes import INFO
-from ....expr import Traced, cast, clamp, compute, round_even, sum_over, where
-from ....expr.gpu import Workgroups
-from ....expr.ir import Input, storage
+from ....expr import Traced, cast, clamp, compute, round_even, where
+from ....expr.ir import storage
 from ....ops import quantization as ops
-from ..contraction.problem import View, product, strides_of
+from ..contraction.problem import Matrix, View, product
+from ..contraction.quantized import Quantized
 from ..table import gpu
-from .reduction import dot, narrow, widen
-from .results import Products, Staged, Stages, source_of
+from .reduction import narrow, widen
+from .results import Products, source_of
 
 
 def _repeat_blocks(operand: Traced, shape: tuple[int, ...]) -> Traced:
@@ -53,85 +51,6 @@ def _(input: Traced, scale: Traced, zero_point: Traced) -> Traced:
     return cast(moved + info.lowest % 2**32, data_type)
 
 
-# Weights of few bits --------------------------------------------------------------------------------------------------
-
-MAX_DIRECT_ROWS = 8
-"""Most rows of the input for which the product unpacks weights on the fly. Each row unpacks the weights again, but reads a
-fraction of the bytes, and memory bandwidth limits the product of few rows."""
-TEAM = 32
-"""Invocations that share a column, and read adjacent words of weights."""
-COLUMNS = 8
-
-
-@dataclass(frozen=True)
-class _Packed:
-    """A weight of few bits per number, in 32-bit words [columns, blocks, words of a block]."""
-
-    words: Traced
-    scale: Traced
-    zero_point: Traced | None
-    minimum: Traced | None
-    bits: int
-
-    @property
-    def numbers(self) -> int:
-        return 32 // self.bits
-
-    def at(self, column: Traced, word: Traced, number: Traced | int) -> Traced:
-        """A number of the matrix, as float32; `word` is the index of the word in its column."""
-        block, within = word // self.words.shape[2], word % self.words.shape[2]
-        shift = number * self.bits if isinstance(number, int) else cast(number * self.bits, "uint32")
-        value = cast((self.words[column, block, within] >> shift) & 2**self.bits - 1, "float32")
-        scale = widen(self.scale)[column, block]
-        if self.minimum is not None:
-            return value * scale + widen(self.minimum)[column, block]
-        if self.zero_point is None:
-            return (value - 2.0 ** (self.bits - 1)) * scale
-        in_byte = 8 // self.bits
-        byte = cast(self.zero_point[column, block // in_byte], "uint32")
-        zero = (byte >> cast(block % in_byte * self.bits, "uint32")) & 2**self.bits - 1
-        return (value - cast(zero, "float32")) * scale
-
-
-def _few_rows(flat: Traced, packed: _Packed, bias: Traced | None, result: Input) -> Workgroups:
-    """The product of a few rows [rows, inner]; each workgroup computes `COLUMNS` columns."""
-    (rows, inner), (columns, blocks, of_block) = flat.shape, packed.words.shape
-    words, x = blocks * of_block, widen(flat)
-    team = min(TEAM, 1 << (words - 1).bit_length())
-    program = Workgroups([-(-columns // COLUMNS)], width=COLUMNS * team * rows)
-    (tile,) = program.positions
-    partial = program.shared_array([rows, COLUMNS, team])
-    is_whole = words % team == 0 and words * packed.numbers == inner
-
-    # The last tile may repeat the last column.
-    def column(c: Traced) -> Traced:
-        return clamp(tile * COLUMNS + c, 0, columns - 1)
-
-    def of_word(row: Traced, c: Traced, word: Traced) -> Traced:
-        def one(number: int) -> Traced:
-            k = word * packed.numbers + number
-            value = x.clamped[row, k] * packed.at(column(c), clamp(word, 0, words - 1), number)
-            return value if is_whole else where(k < inner, value, 0)
-
-        return reduce(add, map(one, range(packed.numbers)))
-
-    def share(row: Traced, c: Traced, member: Traced) -> Traced:
-        return dot(-(-words // team), lambda step: of_word(row, c, step * team + member))
-
-    def total(row: Traced, c: Traced) -> Traced:
-        value = sum_over(team, lambda member: program[partial][row, c, member])
-        return value if bias is None else value + widen(bias)[column(c)]
-
-    outer = result.desc.shape[:-1]
-
-    def place(row: Traced, c: Traced) -> list[Traced]:
-        return [*(row // stride % size for stride, size in zip(strides_of(outer), outer, strict=True)), column(c)]
-
-    program.fill(partial, share)
-    program.write(result, [rows, COLUMNS], place, total)
-    return program
-
-
 @gpu.lower(matmul_n_bits)
 def _(
     input: Traced,
@@ -142,20 +61,20 @@ def _(
     minimum: Traced | None,
     bits: int,
     block_size: int,
-) -> Staged:
-    (columns, blocks), inner = scale.shape, input.shape[-1]
-    rows = math.prod(input.shape[:-1])
-
-    def plan(stages: Stages) -> list[Traced]:
-        words = stages.view(weight, [columns, blocks, block_size * bits // 32], "uint32")
-        packed = _Packed(words, scale, zero_point, minimum, bits)
-        result = stages.array(storage(input.data_type), [*input.shape[:-1], columns])
-        if rows <= MAX_DIRECT_ROWS:
-            return [stages.add(_few_rows(stages.view(input, [rows, inner]), packed, bias, result), result)]
-        numbers = packed.numbers
-        matrix = compute([columns, inner], lambda c, k: packed.at(c, k // numbers, k % numbers))
-        unpacked = stages.store(matrix, "the weights", fold=False)
-        problem = product(View.of(source_of(input)), View.of(source_of(unpacked)), b_transpose=True)
-        return [stages.add(Products(problem, lambda total: total if bias is None else total + bias), result)]
-
-    return Staged(plan)
+) -> Products:
+    """A product whose kernels read the packed weight."""
+    columns, numbers = weight.shape[0], prod(weight.shape[1:]) * 8 // bits
+    matrix = View(source_of(weight), (columns, input.shape[-1]), (numbers, 1))
+    problem = product(View.of(source_of(input)), matrix, b_transpose=True)
+    quantized = Quantized(
+        bits,
+        storage(input.data_type),
+        block_terms=block_size,
+        block_lines=columns // scale.shape[0],
+        scale=source_of(scale),
+        zero_point=None if zero_point is None else source_of(zero_point),
+        minimum=None if minimum is None else source_of(minimum),
+    )
+    assert isinstance(problem.right, Matrix)
+    problem = replace(problem, right=replace(problem.right, quantized=quantized))
+    return Products(problem, lambda total: total if bias is None else total + bias)
