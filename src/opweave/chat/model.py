@@ -100,14 +100,16 @@ class Model:
     Args:
         file: the model.
         quantized: whether to keep matrices quantized; otherwise they are converted to float32.
+        for_cpu: whether quantized matrices are packed for the kernels of CPUs: those of the same input in one product, with
+            the minima of blocks as weights (`composites.pack_blocks`). GPUs read minima as they are, and merge kernels.
 
     Raises:
         NotSupportedError: `network` cannot build the network that the file describes.
         DataError: a weight or a size is missing.
     """
 
-    def __init__(self, file: GGUF, *, quantized: bool = True) -> None:
-        self.file, self.quantized = file, quantized
+    def __init__(self, file: GGUF, *, quantized: bool = True, for_cpu: bool = True) -> None:
+        self.file, self.quantized, self.for_cpu = file, quantized, for_cpu
         self._operands: dict[str, Matrix] = {}
         kind = Metadata(file).text("general.architecture")
         if kind not in INTERLEAVED:
@@ -292,7 +294,7 @@ class Model:
         biases = [self.file.weights[f"{name}.bias"].real() for name in names if f"{name}.bias" in self.file.weights]
         is_quantized = self.quantized and weights[0].format.blocks is not None
         is_alike = len({weight.format.name for weight in weights}) == 1 and len(biases) in (0, len(names))
-        if len(names) > 1 and not (is_quantized and is_alike):
+        if len(names) > 1 and not (is_quantized and is_alike and self.for_cpu):
             return [self.linear(x, name) for name in names]
         bias, label = np.concatenate(biases) if biases else None, ", ".join(names)
         if not is_quantized:
@@ -317,4 +319,8 @@ class Model:
 
     def _pack(self, weights: Sequence[Weight]) -> Matrix:
         blocks: Any = replace(weights[0], data=np.concatenate([weight.data for weight in weights])).blocks()
-        return composites.pack_blocks(blocks.numbers, blocks.scale, blocks.minimum, bits=blocks.bits)
+        if self.for_cpu:
+            return composites.pack_blocks(blocks.numbers, blocks.scale, blocks.minimum, bits=blocks.bits)
+        weight, size = composites.pack_bits(blocks.numbers, bits=blocks.bits), blocks.numbers.shape[2]
+        operands = {"weight": weight, "scale": blocks.scale, "minimum": blocks.minimum}
+        return {**operands, "bits": blocks.bits, "block_size": size}, 0

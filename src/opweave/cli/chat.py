@@ -64,7 +64,7 @@ def chat(
     sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
     file = GGUF(model)
     place = ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]
-    network = Model(file, quantized=place.backend.space.is_host)
+    network = Model(file, for_cpu=place.backend.space.is_host)
     decoder = Decoder(network, place, min(DEFAULT_ROOM, network.sizes.context) if context is None else context)
     decoder.build()
     vocabulary = Vocabulary(file)  # last, because building it takes more memory for a while
