@@ -240,9 +240,10 @@ def test_older_models_are_converted(opset: int, form: Any, tmp_path: Path) -> No
     assert relative(engine(target, feed)[0], engine(source, feed)[0]) < BOUNDS[form]
 
 
-def test_weights_that_old_files_declare_as_inputs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [3, 4, 8])
+def test_weights_that_old_files_declare_as_inputs(version: int, tmp_path: Path) -> None:
     proto = transformer(opset=11)
-    proto.ir_version = 3
+    proto.ir_version = version
     for tensor in proto.graph.initializer:
         proto.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     source, target = saved(proto, tmp_path), tmp_path / "new.onnx"
@@ -364,6 +365,7 @@ def test_nothing_is_written_after_an_error(tmp_path: Path, monkeypatch: pytest.M
         ({"block_size": True}, "block_size must be in"),
         ({"to": "float16", "block_size": 32}, "block_size is for 'int8' and 'int4', got 'float16'"),
         ({"reduce_range": True}, "reduce_range is for 'static', got 'int8'"),
+        ({"exclude": ["stem", "head/*"]}, r"exclude has 'head/\*', by which no node and no weights are called"),
         ({"exclude": "stem"}, "exclude must be a list of names, got 'stem'"),
     ],
 )
@@ -459,3 +461,22 @@ def test_rows_of_tables_are_looked_up_before_they_are_widened(
     assert result.ratio < {("float32", "int8"): 0.32, ("float32", "int4"): 0.25}.get((dtype, form), 0.6)
     (layer,) = result.layers
     assert layer.own == pytest.approx(relative(engine(target, feed)[0], rows[0]), rel=1e-2)
+
+
+@pytest.mark.parametrize("form", BOUNDS)
+def test_models_beyond_the_limit_of_one_file(form: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opweave.quantization.api.MAX_EMBEDDED_BYTES", 2000)
+    monkeypatch.setattr("opweave.quantization.static.LARGE_BYTES", 2000)
+    source, target = saved(convolutions(), tmp_path), tmp_path / "new" / "new.onnx"
+    target.parent.mkdir()
+    feeds = samples("convolutions")
+    result = ow.quantize(source, target, form, inputs=feeds, seconds=0)
+    assert sorted(path.name for path in target.parent.iterdir()) == ["new.onnx", "new.onnx.data"]
+    assert result.new_bytes == sum(path.stat().st_size for path in target.parent.iterdir())
+    onnx.checker.check_model(str(target))
+    assert relative(engine(target, feeds[0])[0], engine(source, feeds[0])[0]) < BOUNDS[form]
+    assert [note for note in result.notes if "not compared" in note] == []
+    target.unlink()
+    monkeypatch.setattr("opweave.quantization.api.MAX_EMBEDDED_BYTES", 10**9)
+    ow.quantize(source, tmp_path / "new" / "small.onnx", form, inputs=feeds, seconds=0)
+    assert (tmp_path / "new" / "small.onnx").stat().st_size < result.new_bytes

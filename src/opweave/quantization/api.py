@@ -25,7 +25,7 @@ from .comparison import ResultErrors, check_loads, compare_outputs, layers_or_no
 from .contents import MIN_ELEMENTS, ModelContents, external_files
 from .result import KeptWeights, LayerDifference, Quantization
 from .static import quantize_throughout
-from .weights import NarrowedLayer, describe_kept, narrow_weights
+from .weights import NarrowedLayer, describe_kept, is_excluded, narrow_weights
 
 Form = Literal["int8", "int4", "static", "float16", "bfloat16"]
 """The form of the new model."""
@@ -113,6 +113,7 @@ def quantize(
     require(to != "static" or bool(feeds), rule)
     target, old_bytes = _check_target(model, source, path)
     contents = ModelContents(source)
+    _check_names(contents, exclude)
     with TemporaryDirectory(prefix=".opweave-", dir=_existing(target.parent, path)) as scratch:
         folder = Path(scratch)
         layers, kept = list[NarrowedLayer](), list[KeptWeights]()
@@ -191,6 +192,17 @@ def _feeds(source: Model, inputs: Samples | None) -> list[dict[str, np.ndarray]]
         feeds.append(arrays)
     require(bool(feeds), "quantize: inputs must have at least one sample, got none")
     return feeds
+
+
+def _check_names(contents: ModelContents, exclude: Sequence[str]) -> None:
+    """Require that each pattern is of something."""
+    graph = contents.proto.graph
+    names = [*(node.name for node in graph.node), *(tensor.name for tensor in graph.initializer)]
+    for pattern in exclude:
+        require(
+            is_excluded(names, [pattern]),
+            f"quantize: exclude has {short_repr(pattern)}, by which no node and no weights are called",
+        )
 
 
 def _check_target(model: Any, source: Model, path: str | Path) -> tuple[Path, int]:

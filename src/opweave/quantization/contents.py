@@ -62,10 +62,25 @@ class ModelContents:
         graph.initializer.extend(strings)
         for name, element_type, text in headers:
             self.add(name, arrays[name], element_type).doc_string = text
+        self._drop_declared_weights()
         self._take_constants(model)
         for node in graph.node:
             for inner in sub_graphs(node):
                 _embed(inner, model)
+
+    def _drop_declared_weights(self) -> None:
+        """Remove the inputs that are weights, if all large weights are: older exporters declared them so.
+
+        A model that takes adapters declares only their parameters, which calls may replace.
+        """
+        graph = self.proto.graph
+        declared = {info.name for info in graph.input}
+        large = [name for name, array in self.arrays.items() if array.size >= MIN_ELEMENTS and array.dtype.kind == "f"]
+        if self.proto.ir_version < 4 or (large and declared.issuperset(large)):
+            required = [copy_of(info) for info in graph.input if info.name not in self.arrays]
+            del graph.input[:]
+            graph.input.extend(required)
+            self.proto.ir_version = max(self.proto.ir_version, 4)
 
     def _take_constants(self, model: Model) -> None:
         """Make initializers of the large Constant nodes of the main graph."""
@@ -142,17 +157,10 @@ class ModelContents:
         Raises:
             NotSupportedError: the converter of the `onnx` package cannot; `why` says what needs the version.
         """
-        # In older files, all initializers are inputs, too, and calls cannot replace them in practice.
-        oldest = IR_OF_OPSETS[version]
-        if self.proto.ir_version < 4:
-            names = {tensor.name for tensor in self.proto.graph.initializer}
-            required = [copy_of(info) for info in self.proto.graph.input if info.name not in names]
-            del self.proto.graph.input[:]
-            self.proto.graph.input.extend(required)
         current = self.opset
         if current < version:
             self._convert(current, version, why)
-        self.proto.ir_version = max(self.proto.ir_version, oldest)
+        self.proto.ir_version = max(self.proto.ir_version, IR_OF_OPSETS[version])
 
     def _convert(self, current: int, version: int, why: str) -> None:
         from onnx import version_converter
