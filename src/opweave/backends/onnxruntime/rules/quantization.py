@@ -232,7 +232,9 @@ def _(
     weight, scale, zero_point, block_size = _kernel_operands(ctx, weight, scale, zero_point, inner, bits, block_size)
     sizes: dict[str, Any] = {"K": inner, "N": columns, "bits": bits, "block_size": block_size}
     is_computed = bias is not None and ctx.array_of(bias) is None
-    if bias is not None and is_computed and (ctx.any_size or not is_static(bias.dims)):  # the engine compares its size with N
+    if (
+        bias is not None and is_computed and (ctx.any_size or not is_static(bias.dims))
+    ):  # the engine compares its size with N
         bias = ctx.emit("Reshape", bias, ctx.constant([columns]), shape=(columns,))
     return ctx.emit(
         "MatMulNBits", input, weight, scale, zero_point, None, bias, domain=MICROSOFT, accuracy_level=level, **sizes
