@@ -135,7 +135,15 @@ class OnnxRuntime(Backend):
         return not ctx.lacks_kernels
 
     def gains_from_narrow(self, node: Node) -> bool:
-        return self.plugin is None and self.supports(node)
+        from .narrow import gains_from_lookup
+
+        if self.plugin is not None:
+            return False
+        weight, indices = node.inputs["weight"], node.inputs.get("indices")
+        if indices is None:
+            return self.supports(node)
+        # Without a kernel for the blocks, bytes are picked and dequantised, which is still less than the whole table.
+        return gains_from_lookup(weight.shape[0], node.attributes["width"], indices.shape)  # type: ignore[union-attr]
 
     def why_not(self, node: Node) -> str | None:
         return self._provider_fault(node) or super().why_not(node)

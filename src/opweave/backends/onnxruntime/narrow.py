@@ -6,11 +6,14 @@ divided into such ones, and their scales and zero points repeated, where blocks 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from ...composites.packing import pack_codes, unpack_codes
+from ...core.sizes import is_static
 
 SMALLEST_BLOCK, LARGEST_BLOCK = 16, 256
 """Block sizes of the kernels."""
@@ -29,6 +32,17 @@ def kernel_block(block_size: int) -> int:
     if power < SMALLEST_BLOCK:
         return 0
     return power if power == block_size <= LARGEST_BLOCK else min(power, DIVIDED_BLOCK)
+
+
+LARGE_TABLE = 2**16
+"""Fewest elements of a table for which a lookup of an unknown number of rows reads narrow numbers. An estimate."""
+
+
+def gains_from_lookup(rows: int, width: int, indices: Sequence[int] | None) -> bool:
+    """Whether a lookup dequantises less than the whole table; `indices` is the shape of the places, if it is known."""
+    if indices is None or not is_static(indices):
+        return rows * width >= LARGE_TABLE
+    return prod(indices) <= rows
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from ...composites.packing import NARROW, Quantised
 from .. import Precision
 from .constants import DEQUANTISES, READS_NARROW, readers
-from .narrow import kernel_block, kernel_weight
+from .narrow import gains_from_lookup, kernel_block, kernel_weight
 from .products import MOVED_OR_REMOVED
 from .rounding import FLOAT_LEVEL, INT8_LEVEL
 
@@ -144,13 +144,29 @@ class _NarrowModel:
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
         if table is None or table.numbers.ndim != 2 or axis not in (0, -2) or self._array(indices) is not None:
             return None
+        count, width = table.numbers.shape
+        if not gains_from_lookup(count, width, self._shape(indices)):
+            return None
         rows = self._find_rows(input, is_turned=False)
+        if rows is None and table.bits == 8 and table.scale.shape == (1, width):
+            return self._dequantised_rows(node, input, table)
         if rows is None or rows.is_padded:
             return None
         weight, *others = rows.inputs
         flat = self._constant(f"{weight}/flat", self.packed[weight].reshape(rows.count, -1))
         attributes = {**rows.sizes, "gather_axis": 0, "quantize_axis": 1}
         return [_node("GatherBlockQuantized", [flat, indices, *others], output, node, MICROSOFT, **attributes)]
+
+    def _dequantised_rows(self, node: Any, input: str, table: Quantised) -> list[Any]:
+        """Pick rows of bytes, and dequantise them with a scale for each column."""
+        prefix, output = f"{input}{self._mark}/columns of rows", node.output[0]
+        arrays = table.numbers, table.scale.reshape(-1), table.zero_point.reshape(-1)
+        names = [self._constant(f"{prefix}/{k}", np.ascontiguousarray(array)) for k, array in enumerate(arrays)]
+        picked = output + self._mark + "/picked"
+        return [
+            _node("Gather", [names[0], node.input[1]], picked, node, axis=0),
+            _node(DEQUANTISES, [picked, *names[1:]], output, axis=-1),
+        ]
 
     def _product(self, node: Any, x: str, columns: _PackedRows, output: str, bias: str = "") -> Any:
         level = FLOAT_LEVEL if self._precision == "ieee" else INT8_LEVEL
