@@ -134,7 +134,8 @@ def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
     """Pack numbers of uint8 below 2 ** bits along the last axis, without a check; see `pack_bits`."""
     if bits == 8:
         return codes
-    packed: np.ndarray = codes[..., ::2].copy()
+    # In the order of the memory: the caller transposes half of the bytes.
+    packed: np.ndarray = codes[..., ::2].copy(order="K")
     packed[..., : codes.shape[-1] // 2] |= codes[..., 1::2] << 4
     return packed
 
