@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from row_sample import examples
 from support.cuda_driver import CpuDriver, context_on
@@ -27,6 +28,7 @@ from support.webgpu_kernels import kernels_of
 from triton_cases import SMALL
 
 import opweave as ow
+from opweave import composites
 from opweave.backends.cuda import compiler
 from opweave.backends.gpu.contraction import tensor_tiles
 from opweave.backends.gpu.rules import flash_tensor
@@ -70,6 +72,8 @@ def test_integer_products_are_those_of_the_reference(context: ow.MLContext, name
     check_with_reference(context, INTEGER_PRODUCTS[name], "int8", 0, PRODUCT_SIZES[:3])
 
 
+PACKED = np.random.default_rng(0).integers(0, 256, (40, 3, 8)).astype("uint8")
+
 ON_TENSOR_CORES: dict[str, Build] = {
     "rows": lambda b, x, n, m: (b.matmul(x(n, 48), weights(b, x, 48, 40)) + x(40)).relu(),
     "rows and columns": lambda b, x, n, m: b.matmul(x(n, 40), x(40, m)),
@@ -84,6 +88,9 @@ ON_TENSOR_CORES: dict[str, Build] = {
     "all sizes": lambda b, x, n, m: b.matmul(x(n, m), x(m, n)) * 2,
     "terms of stacks": lambda b, x, n, m: b.matmul(x(m, 20, n), x(m, n, 32)),
     "terms of a transpose": lambda b, x, n, m: b.gemm(x(n, 48), x(64, n), c=x(64), a_transpose=True, b_transpose=True),
+    "a packed weight": lambda b, x, n, m: composites.matmul_n_bits(
+        x(2, n, 48), b.constant(PACKED), weights(b, x, 40, 3), block_size=16
+    ),
     "images": lambda b, x, n, m: b.conv2d(
         x(2, 16, n, 9), weights(b, x, 32, 16, 3, 3), padding=[1, 1, 1, 1], bias=x(32)
     ),
