@@ -176,3 +176,54 @@ def test_weights_stay_packed_in_device_memory(rows: int) -> None:
     constants = sum(place.array.nbytes for place in places if place.kind == "constant")
     assert constants <= weights["weight"].nbytes + weights["scale"].nbytes
     assert not [place for place in places if place.kind == "between"]
+
+
+# Narrow constants of a user's graph -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data_type", ["uint4", "int4", "uint8", "int8"])
+@pytest.mark.parametrize("part", [(6, 8), (3, 32), (24, 1), (1, 1)], ids=str)
+@pytest.mark.parametrize("float_type", ["float32", "float16"])
+def test_lookups_read_packed_rows(data_type: str, part: tuple[int, int], float_type: Any) -> None:
+    """A table [24, 32] with blocks along either axis; negative indices count from the end, others are clamped."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    random, bits = np.random.default_rng(0), 4 if data_type.endswith("4") else 8
+    low = -(2 ** (bits - 1)) if data_type.startswith("i") else 0
+    dtype = getattr(ml_dtypes, data_type) if bits == 4 else np.dtype(data_type)
+    numbers, zeros = (random.integers(low, low + 2**bits, shape).astype(dtype) for shape in ((24, 32), part))
+    scale = (random.random(part) / 8 + 0.1).astype(float_type)
+    indices, results = np.int32([[0, 23, 5], [-1, -24, 40]]), []
+    for device in ("reference", gpu_context().device.name):
+        context = ow.ml.create_context(device=device, drafts=True)
+        builder = ow.MLGraphBuilder(context)
+        table = builder.dequantize_linear(*(builder.constant(array) for array in (numbers, scale, zeros)))
+        graph = builder.build({"y": builder.gather(table, builder.input("i", "int32", [2, 3]))})
+        results.append(context.compute(graph, {"i": indices})["y"])
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-6 if float_type == "float32" else 1e-3)
+    assert kernel_count(graph) == 1
+    runners: list[Any] = [step.part.runner for step in program_of(graph).steps if step.part]
+    places = {place for step in runners[0].steps for place in step.places if place.kind == "constant"}
+    assert sum(place.desc.byte_length for place in places) <= 24 * 32 * bits // 8 + scale.nbytes + zeros.size
+
+
+@pytest.mark.parametrize("rows", [1, 40])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_products_with_dequantised_constants_read_packed_numbers(rows: int, axis: int) -> None:
+    """Blocks along either axis of the matrix."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    random, part = np.random.default_rng(0), ((2, 48), (64, 6))[axis]
+    arrays = random.integers(0, 16, (64, 48)).astype(ml_dtypes.uint4), (random.random(part) / 8).astype("float32")
+    zeros = random.integers(0, 16, part).astype(ml_dtypes.uint4)
+    x, results = random.standard_normal((rows, 64)).astype("float32"), []
+    for device in ("reference", gpu_context().device.name):
+        context = ow.ml.create_context(device=device, drafts=True)
+        builder = ow.MLGraphBuilder(context)
+        matrix = builder.dequantize_linear(*(builder.constant(array) for array in (*arrays, zeros)))
+        graph = builder.build({"y": builder.relu(builder.input("x", "float32", x.shape) @ matrix)})
+        results.append(context.compute(graph, {"x": x})["y"])
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5, atol=1e-5 * float(results[0].max()))
+    assert kernel_count(graph) == 1
+    runners: list[Any] = [step.part.runner for step in program_of(graph).steps if step.part]
+    places = {place for step in runners[0].steps for place in step.places}
+    assert sum(p.desc.byte_length for p in places if p.kind == "constant") <= 64 * 48 // 2 + 5 * zeros.size
+    assert not [place for place in places if place.kind == "between"]

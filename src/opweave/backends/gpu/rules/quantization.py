@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from ....composites import matmul_n_bits
+from ....composites import gather_n_bits, matmul_n_bits
 from ....core.dtypes import INFO
 from ....expr import Traced, cast, clamp, compute, round_even, where
 from ....expr.ir import storage
@@ -13,6 +13,7 @@ from ....ops import quantization as ops
 from ..contraction.problem import Matrix, View, product
 from ..contraction.quantized import Quantized
 from ..table import gpu
+from .positions import position_from
 from .reduction import narrow, widen
 from .results import Products, source_of
 
@@ -78,3 +79,28 @@ def _(
     assert isinstance(problem.right, Matrix)
     problem = replace(problem, right=replace(problem.right, quantized=quantized))
     return Products(problem, lambda total: total if bias is None else total + bias)
+
+
+@gpu.lower(gather_n_bits)
+def _(
+    weight: Traced, scale: Traced, indices: Traced, zero_point: Traced | None, width: int, bits: int, block_size: int
+) -> Traced:
+    """Rows of a packed table: only these rows are read, and expanded."""
+    rows, _, row_bytes = weight.shape
+    in_byte = 8 // bits
+
+    def number(byte: Traced, place: Traced) -> Traced:
+        """One of the numbers of a byte, as float32; `place` is its index in the row of numbers."""
+        if in_byte == 1:
+            return cast(byte, "float32")
+        shift = cast(place % in_byte * bits, "uint32")
+        return cast((cast(byte, "uint32") >> shift) & 2**bits - 1, "float32")
+
+    def element(*p: Traced) -> Traced:
+        row, k = position_from(indices[p[:-1]], rows), p[-1]
+        group, block, at = row // (rows // scale.shape[0]), k // block_size, k // in_byte
+        value = number(weight[row, at // row_bytes, at % row_bytes], k)
+        zero = 2.0 ** (bits - 1) if zero_point is None else number(zero_point[group, block // in_byte], block)
+        return narrow((value - zero) * widen(scale)[group, block], scale)
+
+    return compute((*indices.shape, width), element)
