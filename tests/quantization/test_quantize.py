@@ -480,3 +480,48 @@ def test_models_beyond_the_limit_of_one_file(form: Any, tmp_path: Path, monkeypa
     monkeypatch.setattr("opweave.quantization.api.MAX_EMBEDDED_BYTES", 10**9)
     ow.quantize(source, tmp_path / "new" / "small.onnx", form, inputs=feeds, seconds=0)
     assert (tmp_path / "new" / "small.onnx").stat().st_size < result.new_bytes
+
+
+@pytest.mark.parametrize("form", ["int8", "int4", "float16"])
+def test_weights_inside_of_branches_become_narrower(form: Any, tmp_path: Path) -> None:
+    def branch(name: str, weights: np.ndarray, as_constant: bool) -> Any:
+        nodes = [node("MatMul", f"x {name}_w", f"{name}_y", name=name)]
+        tensor = numpy_helper.from_array(weights, f"{name}_w")
+        if as_constant:
+            nodes.insert(0, node("Constant", "", f"{name}_w", value=tensor))
+        result = [helper.make_empty_tensor_value_info(f"{name}_y")]
+        return helper.make_graph(nodes, name, [], result, [] if as_constant else [tensor])
+
+    def nested(name: str) -> Any:
+        inner = node(
+            "If",
+            "other",
+            f"{name}_y",
+            then_branch=branch("deep", normal(64, 64), False),
+            else_branch=branch("deeper", normal(64, 64), True),
+        )
+        return helper.make_graph([inner], name, [], [helper.make_empty_tensor_value_info(f"{name}_y")])
+
+    def capturing(name: str) -> Any:
+        return helper.make_graph(
+            [node("MatMul", "x outer_w", f"{name}_y", name=name)],
+            name,
+            [],
+            [helper.make_empty_tensor_value_info(f"{name}_y")],
+        )
+
+    first = node("If", "flag", "y", then_branch=branch("then", normal(64, 64), True), else_branch=nested("else"))
+    second = node("If", "flag", "z", then_branch=capturing("left"), else_branch=capturing("right"))
+    inputs = {"x": "float32[2, 64]", "flag": "bool[]", "other": "bool[]"}
+    proto = model([first, second], inputs, {"y": "float32[2, 64]", "z": "float32[2, 64]"}, {"outer_w": normal(64, 64)})
+    source, target = saved(proto, tmp_path), tmp_path / "new.onnx"
+    for flag, other in ((True, True), (False, True), (False, False)):
+        feed = {"x": normal(2, 64, scale=1.0), "flag": np.array(flag), "other": np.array(other)}
+        result = ow.quantize(source, target, form, inputs=feed, seconds=0)
+        titles = sorted(layer.title for layer in result.layers)
+        assert titles[:2] == ["MatMul deep", "MatMul deeper"]
+        assert titles[2] in ("MatMul left", "MatMul right")
+        assert titles[3:] == ["MatMul then"]
+        assert result.ratio < {"int8": 0.35, "int4": 0.25, "float16": 0.55}[form]
+        for new, old in zip(engine(target, feed), engine(source, feed), strict=True):
+            assert 0 < relative(new, old) < BOUNDS[form]

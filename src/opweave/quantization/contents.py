@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 
 import numpy as np
@@ -21,6 +21,7 @@ from ..onnx.model.protobuf import (
     sub_graphs,
     tensor_type,
 )
+from ..onnx.model.scopes import all_nodes
 from ..support.errors import NotSupportedError
 
 MIN_ELEMENTS = 128
@@ -36,25 +37,100 @@ CHANGED_SOFTMAX = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
 """Operators that mean something else from operator set 13 on, with the same attributes."""
 
 
-class ModelContents:
+class GraphContents:
+    """A graph of a model, or of a branch or loop, whose nodes and weights may be changed.
+
+    Attributes:
+        graph: the graph.
+        arrays: the elements of its initializers by name, as NumPy has them.
+        stored: the bytes of the initializers, as a file has them; None for a branch or loop, whose tensors hold their data.
+        names: the names of all values of the model, which new names must differ from.
+    """
+
+    def __init__(self, graph: GraphProto, names: set[str], stored: dict[str, np.ndarray] | None) -> None:
+        self.graph, self.names, self.stored = graph, names, stored
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def add(self, name: str, array: np.ndarray, element_type: int) -> TensorProto:
+        """Add an initializer."""
+        if element_type in PLAIN:
+            raw = array
+        else:
+            from onnx import numpy_helper
+
+            raw = np.frombuffer(numpy_helper.from_array(array, name).raw_data, np.uint8)
+        self.arrays[name] = array
+        return self.add_bytes(name, array.shape, raw, element_type)
+
+    def add_bytes(self, name: str, shape: Iterable[int], raw: np.ndarray, element_type: int) -> TensorProto:
+        """Add an initializer by its bytes."""
+        tensor: TensorProto = self.graph.initializer.add(name=name, dims=shape, data_type=element_type)
+        if self.stored is None:
+            tensor.raw_data = raw.tobytes()
+        else:
+            self.stored[name] = raw
+        self.names.add(name)
+        return tensor
+
+    def drop(self, name: str) -> None:
+        """Remove an initializer."""
+        for position, entry in enumerate(self.graph.initializer):
+            if entry.name == name:
+                del self.graph.initializer[position]
+                break
+        self.arrays.pop(name, None)
+        if self.stored is not None:
+            self.stored.pop(name, None)
+
+    def new_name(self, stem: str) -> str:
+        """A name that nothing in the model has."""
+        name, number = stem, 1
+        while name in self.names:
+            name, number = f"{stem}_{number}", number + 1
+        self.names.add(name)
+        return name
+
+    def insert_first(self, nodes: Iterable[NodeProto]) -> None:
+        """Put nodes before all others."""
+        self.replace_nodes([*nodes, *(copy_of(node) for node in self.graph.node)])
+
+    def replace_nodes(self, nodes: Iterable[NodeProto]) -> None:
+        """Exchange all nodes."""
+        del self.graph.node[:]
+        self.graph.node.extend(nodes)
+
+    def take_constants(self, read: Callable[[TensorProto], np.ndarray] = array_of) -> None:
+        """Make initializers of the large Constant nodes, whose tensors `read` reads."""
+        small = []
+        for node in self.graph.node:
+            is_tensor = node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value"
+            tensor = node.attribute[0].t if is_tensor else None
+            if tensor is None or tensor.data_type == TensorProto.STRING:
+                small.append(node)
+            elif tensor.data_location == TensorProto.EXTERNAL or prod(tensor.dims) >= MIN_ELEMENTS:
+                self.add(node.output[0], read(tensor), tensor.data_type)
+            else:
+                small.append(node)
+        if len(small) < len(self.graph.node):
+            self.replace_nodes([copy_of(node) for node in small])
+
+
+class ModelContents(GraphContents):
     """A copy of a model whose nodes and weights may be changed.
 
     Attributes:
         proto: the model; its initializers have no data, but those of strings.
-        arrays: the elements of the initializers by name, as NumPy has them.
-        stored: the bytes of the initializers, as a file has them.
-        names: the names of all values, which new names must differ from.
         is_external: whether the original has weights in other files.
     """
+
+    stored: dict[str, np.ndarray]
 
     def __init__(self, model: Model) -> None:
         arrays = dict(model.weights)
         self.is_external = any(map(_is_in_file, model.proto.graph.initializer))
         self.proto = copy_of(model.proto)
-        self.arrays: dict[str, np.ndarray] = {}
-        self.stored: dict[str, np.ndarray] = {}
-        self.names = set(model.names)
         graph = self.proto.graph
+        super().__init__(graph, set(model.names), {})
         strings = [copy_of(tensor) for tensor in graph.initializer if tensor.data_type == TensorProto.STRING]
         others = [tensor for tensor in graph.initializer if tensor.data_type != TensorProto.STRING]
         headers = [(tensor.name, tensor.data_type, tensor.doc_string) for tensor in others]
@@ -63,10 +139,22 @@ class ModelContents:
         for name, element_type, text in headers:
             self.add(name, arrays[name], element_type).doc_string = text
         self._drop_declared_weights()
-        self._take_constants(model)
+        self.take_constants(model.array)
         for node in graph.node:
             for inner in sub_graphs(node):
                 _embed(inner, model)
+
+    def inner_graphs(self) -> Iterator[GraphContents]:
+        """Yield the graphs of branches and loops, also nested ones, with the data of their weights inside.
+
+        Nodes must not be exchanged in a graph before the graphs in it.
+        """
+        for outer in all_nodes(self.graph.node):
+            for graph in sub_graphs(outer):
+                inner = GraphContents(graph, self.names, None)
+                dense = [tensor for tensor in graph.initializer if tensor.data_type != TensorProto.STRING]
+                inner.arrays = {tensor.name: array_of(tensor) for tensor in dense}
+                yield inner
 
     def _drop_declared_weights(self) -> None:
         """Remove the inputs that are weights, if all large weights are: older exporters declared them so.
@@ -81,70 +169,6 @@ class ModelContents:
             del graph.input[:]
             graph.input.extend(required)
             self.proto.ir_version = max(self.proto.ir_version, 4)
-
-    def _take_constants(self, model: Model) -> None:
-        """Make initializers of the large Constant nodes of the main graph."""
-        graph = self.proto.graph
-        kept = []
-        for node in graph.node:
-            is_tensor = node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value"
-            tensor = node.attribute[0].t if is_tensor else None
-            if tensor is None or tensor.data_type == TensorProto.STRING:
-                kept.append(node)
-            elif tensor.data_location == TensorProto.EXTERNAL or prod(tensor.dims) >= MIN_ELEMENTS:
-                self.add(node.output[0], model.array(tensor), tensor.data_type)
-            else:
-                kept.append(node)
-        if len(kept) < len(graph.node):
-            nodes = [copy_of(node) for node in kept]
-            del graph.node[:]
-            graph.node.extend(nodes)
-
-    def add(self, name: str, array: np.ndarray, element_type: int) -> TensorProto:
-        """Add an initializer; `array` has its elements, or the bytes of a type that NumPy lacks as `uint8`."""
-        tensor: TensorProto = self.proto.graph.initializer.add(name=name, dims=array.shape, data_type=element_type)
-        self.arrays[name] = array
-        if element_type in PLAIN:
-            self.stored[name] = array
-        else:
-            from onnx import numpy_helper
-
-            raw = numpy_helper.from_array(array, name).raw_data
-            self.stored[name] = np.frombuffer(raw, np.uint8)
-        self.names.add(name)
-        return tensor
-
-    def add_packed(self, name: str, shape: Iterable[int], packed: np.ndarray, element_type: int) -> None:
-        """Add an initializer of a type that NumPy lacks, by its bytes."""
-        self.proto.graph.initializer.add(name=name, dims=shape, data_type=element_type)
-        self.stored[name] = packed
-        self.names.add(name)
-
-    def drop(self, name: str) -> None:
-        """Remove an initializer, and the input of its name that older models declare."""
-        graph = self.proto.graph
-        for entries in (graph.initializer, graph.input):
-            for position, entry in enumerate(entries):
-                if entry.name == name:
-                    del entries[position]
-                    break
-        self.stored.pop(name, None)
-        self.arrays.pop(name, None)
-
-    def new_name(self, stem: str) -> str:
-        """A name that nothing in the model has."""
-        name, number = stem, 1
-        while name in self.names:
-            name, number = f"{stem}_{number}", number + 1
-        self.names.add(name)
-        return name
-
-    def insert_first(self, nodes: Iterable[NodeProto]) -> None:
-        """Put nodes before all others."""
-        graph = self.proto.graph
-        rest = [copy_of(node) for node in graph.node]
-        del graph.node[:]
-        graph.node.extend([*nodes, *rest])
 
     @property
     def opset(self) -> int:

@@ -224,6 +224,10 @@ def _widen(node: NodeProto, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def _weights_left(result: ModelContents, exclude: Sequence[str]) -> Iterator[KeptWeights]:
     """The weights of products that stayed as they were."""
+    for inner in result.inner_graphs():
+        for name, weights in inner.arrays.items():
+            if weights.dtype.kind == "f" and weights.size >= MIN_ELEMENTS:
+                yield KeptWeights(name, weights.nbytes, "read in a branch or loop")
     graph = result.proto.graph
     types = {tensor.name: tensor.data_type for tensor in graph.initializer}
     for node in graph.node:

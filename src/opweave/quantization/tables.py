@@ -12,7 +12,7 @@ import numpy as np
 
 from ..onnx.model.protobuf import AttributeProto, NodeProto, TensorProto, copy_of, node
 from .blocks import NarrowWeights
-from .contents import ModelContents, integers_of
+from .contents import GraphContents, integers_of
 
 LEAST_HALF_SCALE = 1e-3
 """Scales of a table are stored in float16 if their median is at least this, 16 times the smallest normal number."""
@@ -25,7 +25,7 @@ def is_table(reads: Sequence[tuple[NodeProto, int]], shape: Sequence[int]) -> bo
     return rank == 2 and shape[1] % 2 == 0 and lookups and all(integers_of(r, "axis", 0) % rank == 0 for r, _ in reads)
 
 
-def write_table(contents: ModelContents, name: str, narrow: NarrowWeights, element_type: int) -> None:
+def write_table(contents: GraphContents, name: str, narrow: NarrowWeights, element_type: int) -> None:
     """Replace a table, and the nodes that look up its rows.
 
     `narrow` has a scale for each row, or blocks along the rows in 4 bits. Vectors have `element_type`, as before.
@@ -49,7 +49,7 @@ def write_table(contents: ModelContents, name: str, narrow: NarrowWeights, eleme
         contents.add(values, narrow.values, TensorProto.INT8)
     contents.add(scale, scales, scale_type)
     nodes: list[NodeProto] = []
-    for lookup in contents.proto.graph.node:
+    for lookup in contents.graph.node:
         if lookup.op_type != "Gather" or lookup.input[0] != name:
             nodes.append(copy_of(lookup))
             continue
@@ -77,5 +77,4 @@ def write_table(contents: ModelContents, name: str, narrow: NarrowWeights, eleme
             last = node("Mul", [whole, steps], [result])
         last.name = lookup.name
         nodes.append(last)
-    del contents.proto.graph.node[:]
-    contents.proto.graph.node.extend(nodes)
+    contents.replace_nodes(nodes)

@@ -9,12 +9,12 @@ from typing import Literal
 import numpy as np
 
 from ..onnx.model.protobuf import NodeProto, TensorProto, node, sub_graphs
-from ..onnx.model.scopes import free_names
+from ..onnx.model.scopes import all_nodes, free_names
 from ..support.formatting import size
 from ..support.names import printable
 from ..support.records import record
 from .blocks import BITS_4, BITS_8, NarrowWeights, block_size_for, narrow_blocks, narrow_channels, pack
-from .contents import MIN_ELEMENTS, ModelContents, integers_of
+from .contents import MIN_ELEMENTS, GraphContents, ModelContents, integers_of
 from .result import KeptWeights
 from .tables import LEAST_HALF_SCALE, is_table, write_table
 
@@ -77,15 +77,35 @@ def narrow_weights(
     Returns:
         The nodes that read narrow weights, and the weights that stay.
     """
-    graph = contents.proto.graph
+    layers, kept = list[NarrowedLayer](), list[KeptWeights]()
+    inner = list(contents.inner_graphs())
+    for part in reversed(inner):  # graphs inside of others first, since the nodes around them are copied
+        part.take_constants()
+        _narrow_graph(part, width, block_size, exclude, operators, layers, kept)
+    _narrow_graph(contents, width, block_size, exclude, operators, layers, kept)
+    return layers, kept
+
+
+def _narrow_graph(
+    contents: GraphContents,
+    width: Width,
+    block_size: int | None,
+    exclude: Sequence[str],
+    operators: Collection[str] | None,
+    layers: list[NarrowedLayer],
+    kept: list[KeptWeights],
+) -> None:
+    """Narrow the weights of one graph, and add to `layers` and `kept`."""
+    graph = contents.graph
     overridable = {info.name for info in graph.input}
     readers: dict[str, list[tuple[NodeProto, int]]] = {}
-    for reader in graph.node:
+    nested = (reader for outer in graph.node for inner in sub_graphs(outer) for reader in all_nodes(inner.node))
+    for reader in (*graph.node, *nested):  # weights may be read inside of branches, too
         for position, name in enumerate(reader.input):
             readers.setdefault(name, []).append((reader, position))
     captured = {name for outer in graph.node for inner in sub_graphs(outer) for name in free_names(inner)}
     captured.update(info.name for info in graph.output)
-    layers, kept, widening = list[NarrowedLayer](), list[KeptWeights](), list[NodeProto]()
+    widening: list[NodeProto] = []
     for tensor in list(graph.initializer):
         name, tensor_type = tensor.name, tensor.data_type  # the tensor itself may be removed below
         array = contents.arrays.get(name)
@@ -113,12 +133,11 @@ def narrow_weights(
             stored = array.astype(np.float16) if width == "float16" else _as_bfloat16(array)
             widening.append(_write_halves(contents, name, stored, tensor_type))
             error = relative_error(stored.astype(np.float32), array)
-            reading = reads[0][0] if reads else NodeProto(op_type="branch or loop")
+            reading = reads[0][0] if reads else NodeProto(op_type="no node")
             layers.append(_layer(reading, name, array, width, error))
         if reason and (operators is None or any(node.op_type in operators for node, _ in reads)):
             kept.append(KeptWeights(name, array.nbytes, reason))
     contents.insert_first(widening)
-    return layers, kept
 
 
 def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
@@ -207,7 +226,7 @@ def _reason_to_keep(
 
 def _readers_text(reads: Sequence[tuple[NodeProto, int]]) -> str:
     operators = list(dict.fromkeys(reader.op_type for reader, _ in reads))
-    return f"read by {' and '.join(operators[:3])}" if operators else "read in a branch or loop"
+    return f"read by {' and '.join(operators[:3])}" if operators else "read by no node"
 
 
 def _narrow(
@@ -240,7 +259,7 @@ def _layer(reader: NodeProto, name: str, array: np.ndarray, form: str, error: fl
     return NarrowedLayer(title_of(reader), result, f"{printable(name)} {list(array.shape)}", form, error)
 
 
-def _write_integers(contents: ModelContents, name: str, narrow: NarrowWeights) -> NodeProto:
+def _write_integers(contents: GraphContents, name: str, narrow: NarrowWeights) -> NodeProto:
     """Replace an initializer by integers and scales; return the node that widens them under the old name."""
     element_type = TensorProto.FLOAT16 if narrow.scale.dtype == np.float16 else TensorProto.FLOAT
     contents.drop(name)
@@ -248,9 +267,9 @@ def _write_integers(contents: ModelContents, name: str, narrow: NarrowWeights) -
     if narrow.zero_point is None:
         contents.add(inputs[0], narrow.values, TensorProto.INT8)
     else:
-        contents.add_packed(inputs[0], narrow.values.shape, pack(narrow.values), TensorProto.UINT4)
+        contents.add_bytes(inputs[0], narrow.values.shape, pack(narrow.values), TensorProto.UINT4)
         inputs.append(contents.new_name(f"{name}_zero_point"))
-        contents.add_packed(inputs[2], narrow.zero_point.shape, pack(narrow.zero_point), TensorProto.UINT4)
+        contents.add_bytes(inputs[2], narrow.zero_point.shape, pack(narrow.zero_point), TensorProto.UINT4)
     contents.add(inputs[1], narrow.scale, element_type)
     attributes = {"axis": narrow.axis} | ({"block_size": narrow.block_size} if narrow.block_size else {})
     widening = node("DequantizeLinear", inputs, [name], **attributes)
@@ -258,7 +277,7 @@ def _write_integers(contents: ModelContents, name: str, narrow: NarrowWeights) -
     return widening
 
 
-def _write_halves(contents: ModelContents, name: str, stored: np.ndarray, element_type: int) -> NodeProto:
+def _write_halves(contents: GraphContents, name: str, stored: np.ndarray, element_type: int) -> NodeProto:
     """Replace an initializer by one of 16 bits; return the node that casts it under the old name."""
     contents.drop(name)
     half = contents.new_name(f"{name}_{stored.dtype.name}")
