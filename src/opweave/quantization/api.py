@@ -134,7 +134,8 @@ def quantize(
         is_external = contents.is_external or total > MAX_EMBEDDED_BYTES
         complete = folder / target.name
         written = write_model(contents.proto, contents.stored, complete, "quantize", is_external, MIN_ELEMENTS * 4)
-        check_loads(ModelContents(Model.load(complete, limits)))
+        Model.load(complete, limits)  # which checks it
+        check_loads(complete)
         new_bytes = sum(file.stat().st_size for file in written)
         files = _move(written, target)
     return _compare(source, model, files, to, feeds, layers, kept, old_bytes, new_bytes, seconds, limits)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import onnxruntime
 
 from ..backends.onnxruntime.model import ModelSession
+from ..backends.onnxruntime.native import ENGINE_ERRORS, NativeSession
 from ..inspect.diff.measure import Values, error
 from ..onnx.model.model import Model
 from ..onnx.model.protobuf import ModelProto, NodeProto, ValueInfoProto, copy_of, element_type_of, tensor_type
 from ..onnx.model.scopes import rename_node, used_names
 from ..onnx.session.session import InferenceSession
 from ..support.agreement import difference
-from ..support.errors import MLError, NotSupportedError
+from ..support.errors import MLError, NotSupportedError, OperationError
 from .contents import ModelContents
 from .result import OutputError
 
@@ -112,10 +115,14 @@ class _Sum:
         return OutputError(name, relative, self.worst, self.largest)
 
 
-def check_loads(model: ModelContents) -> None:
-    """Require that ONNX Runtime takes a model."""
-    proto, weights = _split(model)
-    ModelSession(proto, weights, "default", threads=1, title="the quantised model")
+def check_loads(path: Path) -> None:
+    """Require that ONNX Runtime takes a model; `OperationError` if it does not."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        NativeSession(str(path), options, providers=["CPUExecutionProvider"])
+    except ENGINE_ERRORS as reason:
+        raise OperationError(f"quantize: ONNX Runtime does not take the quantised model: {reason}") from reason
 
 
 def _is_float(array: Any) -> bool:
