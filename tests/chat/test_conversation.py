@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import tiny_models
+from support import tiny_models, webgpu_device
 from typer.testing import CliRunner, Result
 
 import opweave as ow
@@ -24,8 +24,12 @@ class Scripted(Sampler):
         super().__init__()
         self._tokens = iter([token for text in replies for token in [*known.encode(text), tiny_models.END]])
 
-    def __call__(self, logits: np.ndarray) -> int:
-        return next(self._tokens)
+    def compile(self, context: ow.MLContext, words: int) -> Any:
+        return self
+
+    def choose(self, logits: ow.MLTensor, recent: Any, target: ow.MLTensor) -> int:
+        target.numpy()[...] = token = next(self._tokens)
+        return token
 
 
 @pytest.fixture
@@ -137,20 +141,70 @@ def test_sampler_seed_is_reproducible() -> None:
     assert chosen(None) != chosen(None)
 
 
+def host_probabilities(logits: np.ndarray, temperature: float, top_k: int, top_p: float) -> np.ndarray:
+    """The distribution that a sampler must follow, by sorting in float64."""
+    order = np.argsort(-logits, kind="stable")[: top_k or None]
+    weights = np.exp((logits[order] - logits[order[0]]) / temperature)
+    weights /= weights.sum()
+    kept = int(np.searchsorted(weights.cumsum(), top_p)) + 1
+    probabilities = np.zeros(len(logits))
+    probabilities[order[:kept]] = weights[:kept] / weights[:kept].sum()
+    return probabilities
+
+
 @pytest.mark.long
-def test_sampler_follows_probabilities() -> None:
-    probabilities = np.array([0.4, 0.05, 0.3, 0.15, 0.1])
-    for options, wanted in (
-        ({"temperature": 1.0, "top_k": 0, "top_p": 1.0}, probabilities),
-        ({"temperature": 0.5, "top_k": 0, "top_p": 1.0}, probabilities**2),
-        ({"temperature": 1.0, "top_k": 2, "top_p": 1.0}, [0.4, 0, 0.3, 0, 0]),
-        ({"temperature": 1.0, "top_k": 0, "top_p": 0.8}, [0.4, 0, 0.3, 0.15, 0]),
-        ({"temperature": 1.0, "top_k": 0, "top_p": 0.01}, [1, 0, 0, 0, 0]),
-    ):
-        sampler = Sampler(seed=3, **options)
-        counts = np.bincount([sampler(np.log(probabilities)) for _ in range(4000)], minlength=5)
-        np.testing.assert_allclose(counts / 4000, wanted / np.sum(wanted), atol=0.03)
-        assert (counts[np.array(wanted) == 0] == 0).all()
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"),
+    [(1, 0, 1), (0.5, 0, 1), (1, 5, 1), (0.7, 0, 0.8), (1.3, 7, 0.6), (2, 0, 0.99), (1, 0, 0.01), (1e-30, 3, 1)],
+)
+@pytest.mark.parametrize("device", ["cpu", "reference", "gpu"])
+def test_sampler_follows_probabilities(device: str, temperature: float, top_k: int, top_p: float) -> None:
+    """Pearson's test, whose statistic exceeds this bound in one of 10,000 samples."""
+    count = 300 if device == "gpu" else 1500  # a software adapter is slow
+    logits = np.random.default_rng(4).standard_normal(40) * 2
+    expected = host_probabilities(logits, temperature, top_k, top_p) * count
+    sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=3)
+    context = webgpu_device.gpu_context() if device == "gpu" else ow.ml.create_context(device=device)
+    with context:
+        counts = np.bincount([sampler(logits) for _ in range(count)], minlength=40)
+    assert (counts[expected == 0] == 0).all()
+    # Tokens of which few are expected are counted together.
+    few = (expected > 0) & (expected < 5)
+    pairs = [
+        *zip(counts[expected >= 5], expected[expected >= 5], strict=True),
+        (counts[few].sum(), expected[few].sum()),
+    ]
+    statistic = sum((n - e) ** 2 / e for n, e in pairs if e)
+    degrees = sum(e > 0 for _, e in pairs) - 1
+    # Wilson and Hilferty's approximation of the quantile of 0.9999.
+    bound = degrees * (1 - 2 / (9 * degrees) + 3.72 * (2 / (9 * degrees)) ** 0.5) ** 3 if degrees else 1e-9
+    assert statistic <= bound
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_sampler_penalises_recent_tokens(device: str) -> None:
+    """As Transformers' RepetitionPenaltyLogitsProcessor does: by logits of either sign, each token once."""
+    context = webgpu_device.gpu_context() if device == "gpu" else ow.ml.create_context(device=device)
+    sampler = Sampler(temperature=0, repetition_penalty=1.5)
+    with context:
+        logits = np.array([2.0, 1.5, -1.0, 1.4])
+        assert sampler(logits) == 0
+        assert sampler(logits, [0]) == 1
+        assert sampler(logits, [0, 0, 1, 0]) == 3
+        assert sampler(logits, [3, *[0] * 63, 1]) == 3
+        logits = np.array([-3.0, -1.0, -1.2])
+        assert sampler(logits, [1]) == 2
+        assert sampler(logits, [2, 1]) == 1
+
+
+def test_sampler_seed_gives_the_same_tokens_on_devices() -> None:
+    logits = np.random.default_rng(0).standard_normal(1000).astype("float32")
+    chosen = []
+    for context in (ow.ml.create_context(device="cpu"), ow.ml.create_context(device="reference")):
+        sampler = Sampler(seed=5)
+        with context:
+            chosen.append([sampler(logits) for _ in range(50)])
+    assert chosen[0] == chosen[1]
 
 
 @pytest.mark.parametrize(
@@ -168,6 +222,10 @@ def test_sampler_follows_probabilities() -> None:
         ({"top_p": float("nan")}, r"top_p must be in \(0, 1\], got nan"),
         ({"top_p": "1"}, "top_p must be a number, got '1'"),
         ({"seed": 1.5}, r"seed must be an integer, got 1\.5"),
+        ({"repetition_penalty": 0}, "repetition_penalty must be greater than 0, got 0"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty must be greater than 0, got nan"),
+        ({"repetition_penalty": float("inf")}, "repetition_penalty must be greater than 0, got inf"),
+        ({"repetition_penalty": "1"}, "repetition_penalty must be a number, got '1'"),
     ],
 )
 def test_sampler_rejects_options_out_of_range(options: dict[str, Any], message: str) -> None:

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import tiny_models
+from support import tiny_models, webgpu_device, webgpu_kernels
 
 import opweave as ow
 from opweave import DataError, NotSupportedError, ValidationError
-from opweave.chat import GGUF, Decoder, Model
-from opweave.chat.decoder import CHUNK
+from opweave.chat import GGUF, Decoder, Model, Sampler
+from opweave.chat.architectures import ARCHITECTURES
 from opweave.chat.model import MATRICES
-from opweave.context.graph import program_of
+from opweave.context.graph import state_of
+from opweave.context.graph_state import DynamicGraphState
 
 CPU = ow.ml.create_context(device="cpu")
 TEXT = [int(k) for k in np.random.default_rng(5).integers(0, len(tiny_models.TOKENS), 100)]
@@ -22,8 +23,16 @@ MIXED = {"attn_q": "Q4_0", "attn_v": "Q4_1", "attn_output": "F16", "ffn_gate": "
 MIXED |= {"blk.0.ffn_down": "Q4_K", "blk.1.ffn_down": "Q6_K"}
 
 
-def decoder(path: Path, room: int = 200, *, context: ow.MLContext = CPU, quantized: bool = True) -> Decoder:
-    return Decoder(Model(GGUF(path), quantized=quantized), context, room)
+def decoder(
+    path: Path, room: int = 200, *, context: ow.MLContext = CPU, quantized: bool = True, cache: Any = "float32"
+) -> Decoder:
+    return Decoder(Model(GGUF(path), quantized=quantized), context, room, cache=cache)
+
+
+def dynamic_state(each: Decoder) -> DynamicGraphState:
+    state = state_of(each.graph)
+    assert isinstance(state, DynamicGraphState)
+    return state
 
 
 def steps(each: Decoder, text: list[int]) -> np.ndarray:
@@ -31,13 +40,15 @@ def steps(each: Decoder, text: list[int]) -> np.ndarray:
     return np.array([each.feed([token]).copy() for token in text])
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_decoder_equals_definition(architecture: str, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     weights = tiny_models.write(path, architecture=architecture, formats=MIXED)
-    wanted = tiny_models.logits(weights, TEXT, interleaved=architecture == "llama")
-    found = steps(decoder(path, quantized=False), TEXT)
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+    wanted = tiny_models.logits(weights, TEXT, architecture=architecture)
+    each = decoder(path, quantized=False)
+    np.testing.assert_allclose(steps(each, TEXT), wanted, rtol=1e-4, atol=2e-4)
+    each.forget(3)
+    np.testing.assert_allclose(each.feed(TEXT[3:]), wanted[-1], rtol=1e-4, atol=2e-4)
 
 
 def test_decoder_multiplies_small_integers(tmp_path: Path) -> None:
@@ -47,7 +58,7 @@ def test_decoder_multiplies_small_integers(tmp_path: Path) -> None:
     each = decoder(path)
     found = steps(each, TEXT)
     assert 1e-4 < np.sqrt(((found - wanted) ** 2).mean()) < 0.05 * wanted.std()
-    steps_of_it = [line.split()[:4] for line in each._graph(1).explain().splitlines()]
+    steps_of_it = [line.split()[:4] for line in each.graph.explain().splitlines()]
     for name in ("blk.0.attn_q", "blk.1.ffn_down", "token_embd"):
         assert ["matmul_n_bits", f"'{name}'", "cpu", "native"] in steps_of_it
 
@@ -58,11 +69,11 @@ def test_decoder_merges_matrices_of_equal_format(architecture: str, tmp_path: Pa
     path = tmp_path / "x.gguf"
     formats = {"attn_q": "Q4_1", "attn_k": "Q4_1", "attn_v": "Q4_1", "ffn_gate": "Q8_0", "ffn_up": "Q8_0"}
     weights = tiny_models.write(path, architecture=architecture, formats=formats)
-    wanted = tiny_models.logits(weights, TEXT, interleaved=architecture == "llama")
+    wanted = tiny_models.logits(weights, TEXT, architecture=architecture)
     each = decoder(path)
     error = np.sqrt(((steps(each, TEXT) - wanted) ** 2).mean())
     assert 1e-4 < error < 0.05 * wanted.std()
-    explained = each._graph(1).explain()
+    explained = each.graph.explain()
     assert "matmul_n_bits 'blk.0.attn_q, blk.0.attn_k, blk.0.attn_v'" in explained
     assert "matmul_n_bits 'blk.1.ffn_gate, blk.1.ffn_up'" in explained
 
@@ -74,36 +85,40 @@ def test_decoder_multiplies_minima_with_the_weights(tmp_path: Path) -> None:
     each = decoder(path)
     error = np.sqrt(((steps(each, TEXT) - wanted) ** 2).mean())
     assert error < 0.05 * wanted.std()
-    assert "reduce_sum" not in each._graph(1).explain()
+    assert "reduce_sum" not in each.graph.explain()
 
 
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("formats", [MIXED, dict.fromkeys(["embd", *MATRICES], "Q4_1")], ids=["mixed", "Q4_1"])
-def test_prompts_and_single_tokens_share_the_packed_weights(
+def test_one_graph_reads_tokens_and_prompts_of_all_lengths(
     formats: dict[str, str], quantized: bool, tmp_path: Path
 ) -> None:
-    """Both graphs run in one session of the engine, which holds the weights once."""
+    """One program of the engine, which holds the weights once, and is compiled in the first pass."""
     path = tmp_path / "x.gguf"
     tiny_models.write(path, formats=formats)
     each = decoder(path, quantized=quantized)
-    each.build()
-    one, many = (program_of(graph).steps for graph in each._graphs.values())
-    for first, second in zip(one, many, strict=True):
-        runners: list[Any] = [step.part.runner for step in (first, second) if step.part]
-        assert runners[0]._session is runners[1]._session
+    each.feed([1])
+    state = dynamic_state(each)
+    (program,) = state._open
+    assert program.limits is not None
+    for count in (2, 3, 1, 64, 17):
+        each.feed(TEXT[:count])
+        assert state._open == [program]
+        assert state.numbers_needed == {}
 
 
 @pytest.mark.parametrize("quantized", [False, True])
-@pytest.mark.parametrize("count", [2, CHUNK, CHUNK + 1, 100])
+@pytest.mark.parametrize("count", [2, 32, 33, 97])
 def test_decoder_prompt_in_chunks(count: int, quantized: bool, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     weights = tiny_models.write(path, formats=MIXED)
     wanted = tiny_models.logits(weights, TEXT)
     each = decoder(path, quantized=quantized)
+    each._chunk = 32
     found = [each.feed(TEXT[:count]).copy()]
     assert each.tokens == TEXT[:count]
     rest = TEXT[count : count + 3]
-    found += [each.feed([token]).copy() for token in rest]  # what filled up the last chunk is overwritten
+    found += [each.feed([token]).copy() for token in rest]
     error = np.sqrt(((found - wanted[count - 1 : count + 3]) ** 2).mean(axis=1))
     assert error.max() < (0.15 if quantized else 1e-5) * wanted.std()
 
@@ -119,9 +134,8 @@ def test_decoder_forget(tmp_path: Path) -> None:
     np.testing.assert_allclose(each.feed(TEXT[30:]), wanted[-1], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("room", [100, CHUNK, 20])
+@pytest.mark.parametrize("room", [100, 64, 20])
 def test_decoder_uses_whole_context(room: int, tmp_path: Path) -> None:
-    """It is used to the last token, also where no chunk fits any more."""
     path = tmp_path / "x.gguf"
     wanted = tiny_models.logits(tiny_models.write(path), TEXT)
     each = decoder(path, room, quantized=False)
@@ -139,7 +153,69 @@ def test_decoder_copies_nothing(tmp_path: Path) -> None:
     ow.memory.copies.reset()
     each.feed([1])
     each.feed(TEXT[:70])
+    for sampler in (Sampler(temperature=0), Sampler(seed=1, repetition_penalty=1.1)):
+        each.choose([1], sampler)
     assert ow.memory.copies.count == 0
+
+
+def test_gpu_compiles_nothing_for_new_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of prompts take all lengths; a single token has some of its own."""
+    path = tmp_path / "x.gguf"
+    wanted = tiny_models.logits(tiny_models.write(path), TEXT[:40])
+    context, titles = ow.ml.create_context(device=webgpu_device.gpu_context().device.name), list[str]()
+    engine = webgpu_kernels.engine_of(context)
+    compile_one = engine._compile
+
+    def note(kernel: Any) -> Any:
+        titles.append(kernel.title)
+        return compile_one(kernel)
+
+    monkeypatch.setattr(engine, "_compile", note)
+    each = decoder(path, 40, context=context, quantized=False)
+    each.feed([1])
+    compiled = len(titles)
+    assert compiled > 0
+    for count in (5, 2, 1, 17, 40):
+        each.forget(0)
+        np.testing.assert_allclose(each.feed(TEXT[:count]), wanted[count - 1], rtol=1e-4, atol=2e-4)
+        assert len(titles) == compiled
+
+
+def test_choice_reads_one_number_from_the_device(tmp_path: Path) -> None:
+    """The next pass reads the token where the choice wrote it."""
+    path = tmp_path / "x.gguf"
+    wanted = tiny_models.logits(tiny_models.write(path), TEXT[:5])
+    each = decoder(path, 20, context=webgpu_device.gpu_context(), quantized=False)
+    sampler = Sampler(temperature=0)
+    each.choose(TEXT[:4], sampler)
+    each.forget(4)
+    ow.memory.copies.reset()
+    token = each.choose(TEXT[4:5], sampler)
+    assert token == wanted[-1].argmax()
+    assert ow.memory.copies.by_reason["read_tensor"].bytes == 4
+    ow.memory.copies.reset()
+    each.choose([token], sampler)
+    assert ow.memory.copies.by_reason["read_tensor"].bytes == 4
+    assert ow.memory.copies.by_reason["write_tensor"].bytes == 4  # the number of tokens in the cache
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_cache_of_float16_rounds_little(architecture: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    wanted = tiny_models.logits(tiny_models.write(path, architecture=architecture), TEXT, architecture=architecture)
+    each = decoder(path, quantized=False, cache="float16")
+    assert {tensor.data_type for tensor in each._past.values()} == {"float16"}
+    error = np.sqrt(((steps(each, TEXT) - wanted) ** 2).mean())
+    assert 1e-6 < error < 0.01 * wanted.std()
+    each.forget(3)
+    assert np.sqrt(((each.feed(TEXT[3:]) - wanted[-1]) ** 2).mean()) < 0.01 * wanted.std()
+
+
+def test_decoder_rejects_other_types_of_the_cache(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    tiny_models.write(path)
+    with pytest.raises(ValidationError, match="cache must be 'float32' or 'float16', got 'int8'"):
+        decoder(path, cache="int8")
 
 
 def test_devices_of_floats(tmp_path: Path) -> None:
@@ -169,7 +245,11 @@ def test_decoder_rejects_tokens_out_of_range(tokens: list[int], message: str, tm
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"architecture": "mamba"}, NotSupportedError, "is a model of type mamba; llama, qwen2 are run"),
+        (
+            {"architecture": "mamba"},
+            NotSupportedError,
+            "type mamba; gemma2, gemma3, llama, phi3, qwen2, qwen3 are run",
+        ),
         (
             {"extra": ["blk.0.attn_q_norm.weight"]},
             NotSupportedError,
@@ -181,7 +261,7 @@ def test_decoder_rejects_tokens_out_of_range(tokens: list[int], message: str, tm
             DataError,
             r"head_count must be an integer in \[1, 2147483647\], got '4'",
         ),
-        ({"metadata": {"llama.rope.scaling.type": "yarn"}}, NotSupportedError, r"rotary embedding is scaled \(yarn\)"),
+        ({"metadata": {"llama.rope.scaling.type": "su"}}, NotSupportedError, r"rotary embedding is scaled \(su\)"),
     ],
 )
 def test_model_rejects_other_networks(
@@ -265,15 +345,15 @@ def test_model_rejects_sizes_of_other_types_and_ranges(metadata: dict[str, Any],
 
 
 @pytest.mark.parametrize("name", ["rope.scaling.factor", "rope.scale_linear"])
-def test_model_refuses_scaled_angles(name: str, tmp_path: Path) -> None:
+def test_angles_are_scaled(name: str, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
-    tiny_models.write(path, metadata={f"llama.{name}": 1.0})
-    Model(GGUF(path))
+    tiny_models.write(path)
+    plain = Model(GGUF(path)).rotations(9)
     tiny_models.write(path, metadata={f"llama.{name}": 4.0})
-    with pytest.raises(NotSupportedError, match=r"its rotary embedding is scaled \(linear by 4\)"):
-        Model(GGUF(path))
+    for scaled, whole in zip(Model(GGUF(path)).rotations(9), plain, strict=True):
+        np.testing.assert_allclose(scaled[8], whole[2], rtol=1e-6)
     tiny_models.write(path, metadata={f"llama.{name}": 4.0, "llama.rope.scaling.type": "none"})
-    Model(GGUF(path))
+    np.testing.assert_array_equal(Model(GGUF(path)).rotations(9), plain)
 
 
 @pytest.mark.parametrize(

@@ -46,22 +46,23 @@ def test_weights_keep_their_bits(name: str, most: float, tmp_path: Path) -> None
     matrices = sum(
         weight.data.size * weight.format.elements for n, weight in file.weights.items() if len(weight.shape) == 2
     )
-    for graph in each._graphs.values():
-        runners = [step.part.runner for step in program_of(graph).steps if step.part]
-        steps = [step for runner in runners for step in runner.steps]  # type: ignore[attr-defined]
-        products = [step for step in steps if any("matmul_n_bits" in node.title for node in step.nodes)]
-        places = {p for step in products for p in step.places if p.kind == "constant" and len(p.desc.shape) > 1}
-        assert sum(place.desc.byte_length for place in places) * 8 <= most * matrices
-        assert not any(
-            place.desc.element_count > 2**16 for step in steps for place in step.places if place.kind == "between"
-        )
+    runners = [step.part.runner for step in program_of(each.graph).steps if step.part]
+    steps = [step for runner in runners for step in runner.steps]  # type: ignore[attr-defined]
+    products = [step for step in steps if any("matmul_n_bits" in node.title for node in step.nodes)]
+    places = {p for step in products for p in step.places if p.kind == "constant" and len(p.desc.shape) > 1}
+    assert sum(place.desc.byte_length for place in places) * 8 <= most * matrices
+    assert not any(
+        place.desc.element_count > 2**16 for step in steps for place in step.places if place.kind == "between"
+    )
 
 
 def test_products_are_merged_where_they_run(tmp_path: Path) -> None:
     """The products before a gate have one epilogue, with the normalisation before them; a residual is part of another one."""
     path = tmp_path / "x.gguf"
     tiny_models.write(path, formats=FORMATS["Q4_0"])
-    runners = [step.part.runner for step in program_of(decoder_of(path)._graph(1)).steps if step.part]
+    each = decoder_of(path)
+    each.build()
+    runners = [step.part.runner for step in program_of(each.graph).steps if step.part]
     kernels = [{node.op.name for node in step.nodes} for runner in runners for step in runner.steps]  # type: ignore[attr-defined]
     products = [names for names in kernels if "matmul_n_bits" in names]
     assert sum("mul" in names and "rms_normalization" in names for names in products) == 2  # one in each layer

@@ -12,6 +12,7 @@ import pytest
 gguf = pytest.importorskip("gguf", reason="gguf, which writes the files, is not installed")
 
 WIDTH, HIDDEN, LAYERS, HEADS, GROUPS, THETA, EPSILON = 64, 256, 2, 4, 2, 1000.0, 1e-5
+WINDOW, SOFTCAP, FINAL_SOFTCAP, LOCAL_THETA = 9, 4.0, 3.0, 10000.0
 TEMPLATE = (
     "{% for m in messages %}<|start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
@@ -58,7 +59,7 @@ def write(
 
     Args:
         path: the file.
-        architecture: of the network; Qwen2 has biases.
+        architecture: of the network.
         formats: the types of matrices by the ends of their names; others are F32. `ffn_down` alone is wide enough for Q4_K and
             Q6_K.
         metadata: strings, numbers, booleans and lists to add, or to replace; None leaves one out.
@@ -77,6 +78,13 @@ def write(
     writer.add_head_count_kv(GROUPS)
     writer.add_rope_freq_base(THETA)
     writer.add_layer_norm_rms_eps(EPSILON)
+    if architecture in ("gemma2", "gemma3", "phi3"):
+        writer.add_sliding_window(WINDOW)
+    if architecture == "gemma2":
+        writer.add_attn_logit_softcapping(SOFTCAP)
+        writer.add_final_logit_softcapping(FINAL_SOFTCAP)
+    if architecture == "gemma3":
+        writer.add_uint32("gemma3.attention.sliding_window_pattern", 2)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(TOKENS)
@@ -107,6 +115,15 @@ def write(
             "ffn_up": (HIDDEN, WIDTH),
             "ffn_down": (WIDTH, HIDDEN),
         }
+        if architecture == "phi3":
+            parts = {
+                name: shape for name, shape in parts.items() if name not in ("attn_q", "attn_k", "attn_v", "ffn_gate")
+            }
+            parts |= {"attn_qkv": (WIDTH + 2 * GROUPS * size, WIDTH), "ffn_up": (2 * HIDDEN, WIDTH)}
+        if architecture in ("qwen3", "gemma3"):
+            parts |= {"attn_q_norm": (size,), "attn_k_norm": (size,)}
+        if architecture in ("gemma2", "gemma3"):
+            parts |= {"post_attention_norm": (WIDTH,), "post_ffw_norm": (WIDTH,)}
         all_shapes |= {f"blk.{layer}.{name}.weight": shape for name, shape in parts.items()}
         if architecture == "qwen2":
             all_shapes |= {f"blk.{layer}.attn_{name}.bias": parts[f"attn_{name}"][:1] for name in "qkv"}
@@ -130,11 +147,12 @@ def write(
     return weights
 
 
-def logits(weights: Mapping[str, np.ndarray], tokens: Sequence[int], *, interleaved: bool = True) -> np.ndarray:
+def logits(weights: Mapping[str, np.ndarray], tokens: Sequence[int], *, architecture: str = "llama") -> np.ndarray:
     """The logits after each token of a text, by the definition, [tokens, words]."""
+    interleaved, is_gemma = architecture == "llama", architecture.startswith("gemma")
     count, size = len(tokens), WIDTH // HEADS
-    angles = np.arange(count)[:, None] * THETA ** (-np.arange(0, size, 2) / size)
-    hidden = np.triu(np.full((count, count), -np.inf), 1)
+    places = np.arange(count)
+    distances = places[:, None] - places
 
     def normalized(x: np.ndarray, name: str) -> np.ndarray:
         return x / np.sqrt((x**2).mean(-1, keepdims=True) + EPSILON) * weights[f"{name}.weight"]
@@ -146,24 +164,45 @@ def logits(weights: Mapping[str, np.ndarray], tokens: Sequence[int], *, interlea
         """[tokens, heads * size] -> [heads, tokens, size]."""
         return x.reshape(count, -1, size).swapaxes(0, 1)
 
-    def rotated(x: np.ndarray) -> np.ndarray:
+    def rotated(x: np.ndarray, theta: float) -> np.ndarray:
+        angles = places[:, None] * theta ** (-np.arange(0, size, 2) / size)
         halves = (x[..., ::2], x[..., 1::2]) if interleaved else (x[..., : size // 2], x[..., size // 2 :])
         turned = (halves[0] + 1j * halves[1]) * np.exp(1j * angles)
         if interleaved:
             return np.stack([turned.real, turned.imag], -1).reshape(x.shape)
         return np.concatenate([turned.real, turned.imag], -1)
 
-    x = weights["token_embd.weight"][list(tokens)]
+    def gated(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+        if is_gemma:
+            return gate / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3))) * up
+        return gate / (1 + np.exp(-gate)) * up
+
+    x = weights["token_embd.weight"][list(tokens)] * (np.sqrt(WIDTH) if is_gemma else 1)
     for layer in range(LAYERS):
         name = f"blk.{layer}"
         h = normalized(x, f"{name}.attn_norm")
-        q, k, v = (split(linear(h, f"{name}.attn_{part}")) for part in "qkv")
-        k, v = rotated(k).repeat(HEADS // GROUPS, 0), v.repeat(HEADS // GROUPS, 0)
-        scores = rotated(q) @ k.swapaxes(1, 2) / np.sqrt(size) + hidden
+        if architecture == "phi3":
+            q, k, v = map(split, np.split(linear(h, f"{name}.attn_qkv"), [WIDTH, WIDTH + GROUPS * size], axis=1))
+        else:
+            q, k, v = (split(linear(h, f"{name}.attn_{part}")) for part in "qkv")
+        if architecture in ("qwen3", "gemma3"):
+            q, k = normalized(q, f"{name}.attn_q_norm"), normalized(k, f"{name}.attn_k_norm")
+        sees_window = architecture == "phi3" or (is_gemma and layer % 2 == 0)
+        theta = LOCAL_THETA if architecture == "gemma3" and sees_window else THETA
+        k, v = rotated(k, theta).repeat(HEADS // GROUPS, 0), v.repeat(HEADS // GROUPS, 0)
+        scores = rotated(q, theta) @ k.swapaxes(1, 2) / np.sqrt(size)
+        if architecture == "gemma2":
+            scores = np.tanh(scores / SOFTCAP) * SOFTCAP
+        visible = (distances >= 0) & (distances < (WINDOW if sees_window else count))
+        scores = np.where(visible, scores, -np.inf)
         seen = np.exp(scores - scores.max(-1, keepdims=True))
         y = (seen / seen.sum(-1, keepdims=True) @ v).swapaxes(0, 1).reshape(count, -1)
-        x = x + linear(y, f"{name}.attn_output")
+        y = linear(y, f"{name}.attn_output")
+        x = x + (normalized(y, f"{name}.post_attention_norm") if is_gemma else y)
         h = normalized(x, f"{name}.ffn_norm")
-        gate = linear(h, f"{name}.ffn_gate")
-        x = x + linear(gate / (1 + np.exp(-gate)) * linear(h, f"{name}.ffn_up"), f"{name}.ffn_down")
-    return normalized(x, "output_norm") @ weights["token_embd.weight"].T
+        up = linear(h, f"{name}.ffn_up")
+        gate, up = np.split(up, 2, axis=1) if architecture == "phi3" else (linear(h, f"{name}.ffn_gate"), up)
+        y = linear(gated(gate, up), f"{name}.ffn_down")
+        x = x + (normalized(y, f"{name}.post_ffw_norm") if is_gemma else y)
+    y = normalized(x, "output_norm") @ weights.get("output.weight", weights["token_embd.weight"]).T
+    return np.tanh(y / FINAL_SOFTCAP) * FINAL_SOFTCAP if architecture == "gemma2" else y

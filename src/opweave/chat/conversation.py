@@ -101,7 +101,7 @@ class Conversation:
         self.reply, reply.read = reply, len(tokens) - cached
         start, added, parts = perf_counter(), self._vocabulary.stream(), [""]
         try:
-            token = self._sampler(decoder.feed(tokens[cached:]))
+            token = decoder.choose(tokens[cached:], self._sampler)
             reply.read_seconds = perf_counter() - start
             while token not in self._vocabulary.ends:
                 reply.written += 1
@@ -111,7 +111,7 @@ class Conversation:
                 if reply.written == limit or len(decoder.tokens) == decoder.room:
                     reply.end = "limit" if reply.written == limit else "full"
                     return
-                token = self._sampler(decoder.feed([token]))
+                token = decoder.choose([token], self._sampler)
             reply.end = "done"
         finally:
             self.messages += [prompt, {"role": "assistant", "content": "".join(parts)}]

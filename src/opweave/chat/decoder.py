@@ -3,60 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from ..context.builder import MLGraphBuilder
+from ..context.builder import NamedBuilder
 from ..context.context import MLContext
 from ..context.graph import MLGraph
 from ..context.tensor import MLTensor
+from ..support.cache import Cache
 from ..support.errors import require
-from .model import Model, network
+from ..support.names import short_repr
+from .model import CacheType, Model, network
+from .sampling import CompiledSampler, Sampler
+from .transfer import read, write
 
-CHUNK = 64
-"""Number of tokens of a prompt that the network reads at once. The last chunk of a prompt is padded, so that one graph serves
-all prompts."""
+CHUNK = 512
+"""Most tokens of a prompt that the network reads at once."""
+
+MAX_SCORES = 2**22
+"""Most scores of a layer in a pass on the host, whose engines store them: 16 MB in float32."""
+
+PROMPTS = 4
+"""Number of prompt lengths whose tensors are kept."""
 
 
 class Decoder:
     """A language model with its KV cache.
 
+    One graph reads prompts of all lengths, and single tokens.
+
     Args:
         model: sizes and weights.
         context: the context to run in.
         room: maximum number of tokens in the cache.
+        cache: the data type of the keys and values, "float32" or "float16".
 
     Raises:
-        ValidationError: the model was trained for less room.
+        ValidationError: the model was trained for less room, or the cache has another data type.
 
     Attributes:
         tokens: the tokens in the cache.
     """
 
-    def __init__(self, model: Model, context: MLContext, room: int) -> None:
+    def __init__(self, model: Model, context: MLContext, room: int, *, cache: CacheType = "float32") -> None:
         require(0 < room <= model.sizes.context, f"room must be in [1, {model.sizes.context}], got {room}")
-        self.model, self.context, self.room = model, context, room
+        rule = f"cache must be {' or '.join(map(repr, get_args(CacheType)))}, got {short_repr(cache)}"
+        require(isinstance(cache, str) and cache in get_args(CacheType), rule)
+        self.model, self.context, self.room, self.cache = model, context, room, cache
         self.tokens: list[int] = []
-        self._on_host = context.backend.space.is_host
-        self._graphs: dict[int, MLGraph] = {}
+        self._is_on_host, self._is_built = context.backend.space.is_host, False
+        self._graph: MLGraph | None = None
+        self._choice: tuple[Sampler, CompiledSampler] | None = None
         s = model.sizes
         names = [f"{kind}.{n}" for n in range(s.layers) for kind in ("key", "value")]
-        shape = [1, s.groups, room, s.size]
-        self._past = {name: self._zeros("float32", shape) for name in names}
-        self._x = {count: self._zeros("float32", [1, count, s.width]) for count in (1, CHUNK)}
-        self._length, self._last = (self._zeros("int32", [1]) for _ in range(2))
+        self._past = {name: self._zeros(cache, [1, s.groups, room, s.size]) for name in names}
+        self._length, self._token = self._zeros("int32", [1]), self._zeros("int32", [1, 1])
+        self._held: int | None = None  # the token in `_token`
+        self._prompts: Cache[int, MLTensor] = Cache(PROMPTS, on_drop=MLTensor.destroy)
         self._logits = self._zeros("float32", [1, 1, s.words])
+        most = MAX_SCORES // (s.heads * room) if self._is_on_host else CHUNK
+        self._chunk = max(1, min(CHUNK, most))
 
     def _zeros(self, data_type: Any, shape: Sequence[int]) -> MLTensor:
         return self.context.create_tensor(data_type, shape, readable=True, writable=True)
-
-    def _write(self, tensor: MLTensor, values: Any) -> None:
-        """Fill a tensor; on the host without an intermediate copy."""
-        if self._on_host:
-            tensor.numpy()[...] = values
-        else:
-            self.context.write_tensor(tensor, np.broadcast_to(np.asarray(values, tensor.data_type), tensor.shape))
 
     def forget(self, length: int) -> None:
         """Keep only the first `length` tokens in the cache."""
@@ -74,40 +84,75 @@ class Decoder:
         Raises:
             ValidationError: no tokens, unknown ones, or no room for them.
         """
-        words, left = self.model.sizes.words, self.room - len(self.tokens)
-        require(len(tokens) > 0, "there must be a token to feed")
-        require(min(tokens) >= 0 and max(tokens) < words, f"tokens must be in [0, {words}), got {list(tokens)}")
-        require(len(tokens) <= left, f"{len(tokens)} tokens do not fit into the {left} that are left of {self.room}")
-        waiting = list(tokens)
-        while waiting:
-            count = CHUNK if len(waiting) > 1 and len(self.tokens) + CHUNK <= self.room else 1
-            self._pass(waiting[:count], count)
-            del waiting[:count]
-        output = self._logits.numpy() if self._on_host else self.context.read_tensor(self._logits)
-        logits: np.ndarray = output.reshape(-1)
+        self._read(tokens)
+        logits: np.ndarray = read(self.context, self._logits).reshape(-1)
         return logits
 
-    def _pass(self, tokens: Sequence[int], count: int) -> None:
-        """Run the graph for `count` tokens. Later tokens overwrite the keys and values of padding."""
-        graph = self._graph(count)
-        x = self.model.embedded(np.array(tokens))
-        if len(tokens) < count:
-            x = np.pad(x, [(0, 0), (0, count - len(tokens)), (0, 0)])
-        self._write(self._x[count], x)
-        self._write(self._length, len(self.tokens))
-        self._write(self._last, len(tokens) - 1)
-        inputs = {"x": self._x[count], "length": self._length, "last": self._last, **self._past}
+    def choose(self, tokens: Sequence[int], sampler: Sampler) -> int:
+        """Read tokens, and choose the next one on the device: nothing but this token is read from it.
+
+        Args:
+            tokens: one or more tokens that follow the tokens in the cache.
+            sampler: chooses the token. Its graph is compiled when it is new.
+
+        Raises:
+            ValidationError: no tokens, unknown ones, or no room for them; a logit is NaN, or the largest one is infinite.
+        """
+        self._read(tokens)
+        if self._choice is None or self._choice[0] is not sampler:
+            self._choice = sampler, sampler.compile(self.context, self.model.sizes.words)
+        self._held = None
+        # The next pass reads the token from the memory where the choice writes it.
+        self._held = self._choice[1].choose(self._logits, self.tokens, self._token)
+        return self._held
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        tokens, words, left = list(tokens), self.model.sizes.words, self.room - len(self.tokens)
+        require(len(tokens) > 0, "there must be a token to feed")
+        require(min(tokens) >= 0 and max(tokens) < words, f"tokens must be in [0, {words}), got {tokens}")
+        require(len(tokens) <= left, f"{len(tokens)} tokens do not fit into the {left} that are left of {self.room}")
+        if not (self._is_on_host or self._is_built):
+            self.build()
+        for start in range(0, len(tokens), self._chunk):
+            self._pass(tokens[start : start + self._chunk])
+
+    def _pass(self, tokens: list[int]) -> None:
+        """Run the graph for some tokens."""
+        source = self._source(tokens)
+        write(self.context, self._length, len(self.tokens))
+        inputs = {"tokens": source, "length": self._length, **self._past}
         # The KV cache is updated in place: the same tensors are inputs and outputs.
-        self.context.dispatch(graph, inputs, {"logits": self._logits, **self._past})
+        self.context.dispatch(self.graph, inputs, {"logits": self._logits, **self._past})
         self.tokens += tokens
 
-    def build(self) -> None:
-        """Compile the graphs now instead of in the first calls of `feed`."""
-        for count in (1, CHUNK) if self.room >= CHUNK else (1,):
-            self._graph(count)
+    def _source(self, tokens: list[int]) -> MLTensor:
+        """A tensor with the tokens."""
+        if len(tokens) > 1:
+            source = self._prompts.get(len(tokens))
+            if source is None:
+                source = self._prompts.put(len(tokens), self._zeros("int32", [1, len(tokens)]))
+            write(self.context, source, np.array(tokens, np.int32))
+            return source
+        if self._held != tokens[0]:
+            write(self.context, self._token, tokens[0])
+            self._held = tokens[0]
+        return self._token
 
-    def _graph(self, count: int) -> MLGraph:
-        if count not in self._graphs:
-            builder = MLGraphBuilder(self.context)
-            self._graphs[count] = builder.build(network(builder, self.model, count, self.room))
-        return self._graphs[count]
+    @property
+    def graph(self) -> MLGraph:
+        """The graph of the network. It is compiled when it first runs."""
+        if self._graph is None:
+            builder = NamedBuilder(self.context)
+            self._graph = builder.build(network(builder, self.model, "new", self.room, self.cache))
+        return self._graph
+
+    def build(self) -> None:
+        """Compile the graph now instead of in the first calls of `feed`, by passes whose tokens are forgotten.
+
+        GPUs choose kernels for the numbers of tokens that they see first: a whole chunk, and one token.
+        """
+        self._is_built, length = True, len(self.tokens)
+        for most in (1,) if self._is_on_host else (self._chunk, 1):
+            if count := min(most, self.room - length):
+                self._pass([0] * count)
+                self.forget(length)

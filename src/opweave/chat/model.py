@@ -1,11 +1,11 @@
-"""Build the network of Llama-type language models with `MLGraphBuilder`, from the weights of a GGUF file."""
+"""Build the network of language models with `MLGraphBuilder`, from the weights of a GGUF file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from math import sqrt
+from typing import Any, Literal
 
 import numpy as np
 
@@ -13,50 +13,62 @@ from .. import composites
 from ..context.builder import MLGraphBuilder
 from ..core.graph import MLOperand
 from ..support.errors import DataError, NotSupportedError
-from .gguf import GGUF, Weight
+from .architectures import ARCHITECTURES
+from .gguf import GGUF, Blocks, Weight
 from .metadata import Metadata
+from .rotary_angles import RotaryAngles
 
 Array = np.ndarray
 
 Matrix = tuple[dict[str, Any], int]
 """Arguments of the product with a matrix besides the input, and the number of copies of block means behind the input."""
 
+CacheType = Literal["float32", "float16"]
+"""The data type of cached keys and values."""
 
-def network(b: MLGraphBuilder, model: Model, new: int, room: int) -> dict[str, MLOperand]:
+
+def network(
+    b: MLGraphBuilder, model: Model, new: int | str, room: int, cache: CacheType = "float32"
+) -> dict[str, MLOperand]:
     """Build a step of a decoder, which reads new tokens and predicts the next one.
 
-    The inputs of the graph are `x`, the embeddings of the new tokens, float32 [1, new, width]; `length`, the number of tokens
-    before them, int32 [1]; `last`, the index of the new token whose successor is predicted, int32 [1]; and `key.N` and
-    `value.N`, the keys and values of each layer, float32 [1, groups, room, size].
+    The inputs of the graph are `tokens`, int32 [1, new]; `length`, the number of tokens before them, int32 [1]; and `key.N`
+    and `value.N`, the keys and values of each layer [1, groups, room, size].
 
     Args:
         b: the builder.
         model: sizes and weights.
-        new: the number of new tokens.
+        new: the number of new tokens, or a name, for a graph that reads any number of tokens at once.
         room: maximum number of tokens in the keys and values.
+        cache: "float32" or "float16", the data type of the keys and values.
 
     Returns:
         The outputs: `logits` [1, 1, words]; `key.N` and `value.N`, keys and values of the new tokens, to pass next time.
     """
     s = model.sizes
-    x = b.input("x", "float32", [1, new, s.width])
-    length, last = b.input("length", "int32", [1]), b.input("last", "int32", [1])
-    cosines, sines = model.rotations(room)
+    tokens, length = b.input("tokens", "int32", [1, new]), b.input("length", "int32", [1])
+    x = model.embedded(tokens)
     outputs = {}
     for n in range(s.layers):
         h = model.normalized(x, f"blk.{n}.attn_norm")
-        q, k, v = model.linears(h, [f"blk.{n}.attn_{name}" for name in "qkv"])
-        past = [b.input(f"{kind}.{n}", "float32", [1, s.groups, room, s.size]) for kind in ("key", "value")]
+        past = [b.input(f"{kind}.{n}", cache, [1, s.groups, room, s.size]) for kind in ("key", "value")]
         y, keys, values = composites.group_query_attention(
-            *(q, k, v, *past, length, cosines, sines), heads=s.heads, groups=s.groups, interleaved=s.interleaved
+            *(*model.heads(h, n, cache), *past, length, *model.rotations(room, n, cache)), **model.attention(room, n)
         )
         outputs.update({f"key.{n}": keys, f"value.{n}": values})
-        x = x + model.linear(y, f"blk.{n}.attn_output")
+        y = model.linear(y, f"blk.{n}.attn_output")
+        x = x + model.normalized_if(y, f"blk.{n}.post_attention_norm")
         h = model.normalized(x, f"blk.{n}.ffn_norm")
-        gate, up = model.linears(h, [f"blk.{n}.ffn_gate", f"blk.{n}.ffn_up"])
-        x = x + model.linear(composites.swiglu(gate, up), f"blk.{n}.ffn_down")
-    x = model.normalized(b.gather(x, last, axis=1), "output_norm")
-    return {"logits": model.linear(x, model.head), **outputs}
+        y = model.linear(model.gated(h, n), f"blk.{n}.ffn_down")
+        x = x + model.normalized_if(y, f"blk.{n}.post_ffw_norm")
+    last = b.slice(x, [0, x.shape[1] - 1, 0], [1, 1, s.width])
+    return {"logits": model.logits(model.normalized(last, "output_norm")), **outputs}
+
+
+def _convert(x: MLOperand, data_type: CacheType) -> MLOperand:
+    """Convert `x` to a data type; without an operation if it has that type."""
+    converted: MLOperand = x if x.data_type == data_type else x.cast(data_type)
+    return converted
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,10 @@ class Sizes:
         words: the number of tokens in the vocabulary.
         context: the longest text in training, in tokens.
         epsilon: added to mean squares.
-        interleaved: whether rotated pairs are adjacent elements; otherwise one element is in each half of a head.
+        scale: factor of the scores.
+        softcap: scores become `softcap * tanh(scores / softcap)`; 0 leaves them.
+        final_softcap: the same of the logits.
+        window: tokens that layers with a window see; 0: all.
     """
 
     layers: int
@@ -83,15 +98,14 @@ class Sizes:
     words: int
     context: int
     epsilon: float
-    interleaved: bool
+    scale: float
+    softcap: float
+    final_softcap: float
+    window: int
 
 
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-REQUIRED = ("attn_norm.weight", "ffn_norm.weight", *(f"{name}.weight" for name in MATRICES))
-OPTIONAL = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
-
-INTERLEAVED = {"llama": True, "qwen2": False}
-"""Supported architectures, and the value of `Sizes.interleaved` for each."""
+"""The matrices of a layer of Llama."""
 
 
 class Model:
@@ -112,21 +126,30 @@ class Model:
         self.file, self.quantized, self.for_cpu = file, quantized, for_cpu
         self._operands: dict[str, Matrix] = {}
         kind = Metadata(file).text("general.architecture")
-        if kind not in INTERLEAVED:
-            raise NotSupportedError(f"{file.path} is a model of type {kind}; {', '.join(INTERLEAVED)} are run")
+        if kind not in ARCHITECTURES:
+            raise NotSupportedError(f"{file.path} is a model of type {kind}; {', '.join(ARCHITECTURES)} are run")
+        self.architecture = ARCHITECTURES[kind]
         about = Metadata(file, f"{kind}.")
-        self._check_scaling(about)
         # Each layer has weights, so `most` bounds the names that `_check_names` makes.
         layers = about.count("block_count", most=max(1, len(file.weights)))
-        self._check_names(layers)
         heads = about.count("attention.head_count")
         groups = about.count("attention.head_count_kv", heads)
         if heads % groups:
             about.refuse("attention.head_count_kv", f"a divisor of the {heads} heads")
+        self.head = "output" if "output.weight" in file.weights else "token_embd"
+        if "token_embd.weight" not in file.weights:
+            raise DataError(f"{file.path} lacks 1 weights: token_embd.weight")
         words, width = self._matrix_shape("token_embd.weight")
         size = about.count("attention.key_length", width // heads)
         if not size:
             about.refuse("attention.head_count", f"at most the width of {width}")
+        context = about.count("context_length")
+        self._rotation = RotaryAngles(file, about, size, context, self.architecture.local_base)
+        self._check_names(layers)
+        if about.count("attention.value_length", size) != size:
+            about.refuse("attention.value_length", f"{size}, as attention.key_length")
+        window = about.count("attention.sliding_window", self.architecture.window, least=0)
+        is_of_width = layers == self.architecture.layers_of_width
         self.sizes = Sizes(
             layers=layers,
             width=width,
@@ -134,26 +157,17 @@ class Model:
             groups=groups,
             size=size,
             words=words,
-            context=about.count("context_length"),
+            context=context,
             epsilon=about.real("attention.layer_norm_rms_epsilon"),
-            interleaved=INTERLEAVED[kind],
+            scale=sqrt(heads / width) if is_of_width else 1 / sqrt(size),
+            softcap=about.real("attn_logit_softcapping", 0.0),
+            final_softcap=about.real("final_logit_softcapping", 0.0),
+            window=window,
         )
-        self._theta = about.real("rope.freq_base", 10000.0)
-        self._rotated = about.count("rope.dimension_count", size - size % 2)
-        if self._rotated % 2 or self._rotated > size:
-            about.refuse("rope.dimension_count", f"an even number of at most {size}, the size of a head")
-        self.head = "output" if "output.weight" in file.weights else "token_embd"
+        self._period = about.count("attention.sliding_window_pattern", self.architecture.period, least=0)
+        self._tables: dict[tuple[int, bool, str], list[Array]] = {}
         self._check_shapes(about)
-        self._check_frequencies()
-
-    def _check_scaling(self, about: Metadata) -> None:
-        """Require that rotary angles are not scaled, as in models that extend the context of training."""
-        scaling = about.text("rope.scaling.type", "linear")
-        names = ["rope.scaling.factor", "rope.scale_linear"]
-        factors = [about.real(name) for name in names if name in about and about.real(name) != 1]
-        if scaling not in ("none", "linear") or (scaling == "linear" and (factors or "rope.scaling.type" in about)):
-            factor = f" by {factors[0]:g}" if factors else ""
-            raise NotSupportedError(f"{self.file.path}: its rotary embedding is scaled ({scaling}{factor})")
+        self._rotation.check()
 
     def _matrix_shape(self, name: str) -> tuple[int, int]:
         shape = self.file.weights[name].shape
@@ -166,29 +180,19 @@ class Model:
         """Require that all weights have the shapes that follow from the sizes."""
         s = self.sizes
         hidden, _ = self._matrix_shape("blk.0.ffn_up.weight")
+        if self.architecture.is_joined:
+            hidden //= 2
         for name, size in {"embedding_length": s.width, "feed_forward_length": hidden}.items():
             if about.count(name, size) != size:
                 about.refuse(name, f"{size}, as the weights have it")
         queries, keys = s.heads * s.size, s.groups * s.size
-        layer = {
-            "attn_norm.weight": (s.width,),
-            "ffn_norm.weight": (s.width,),
-            "attn_q.weight": (queries, s.width),
-            "attn_k.weight": (keys, s.width),
-            "attn_v.weight": (keys, s.width),
-            "attn_output.weight": (s.width, queries),
-            "ffn_gate.weight": (hidden, s.width),
-            "ffn_up.weight": (hidden, s.width),
-            "ffn_down.weight": (s.width, hidden),
-            "attn_q.bias": (queries,),
-            "attn_k.bias": (keys,),
-            "attn_v.bias": (keys,),
-        }
+        layer = self.architecture.shapes(s.width, hidden, queries, keys, s.size)
+        layer |= self.architecture.optional_shapes(queries, keys)
         shapes: dict[str, tuple[int, ...]] = {
             "token_embd.weight": (s.words, s.width),
             "output.weight": (s.words, s.width),
             "output_norm.weight": (s.width,),
-            "rope_freqs.weight": (self._rotated // 2,),
+            **self._rotation.weights(),
         }
         shapes |= {f"blk.{n}.{name}": shape for n in range(s.layers) for name, shape in layer.items()}
         for name, weight in self.file.weights.items():
@@ -204,56 +208,165 @@ class Model:
             return {f"blk.{layer}.{ending}" for layer in range(layers) for ending in endings}
 
         present = set(self.file.weights)
-        needed = {"token_embd.weight", "output_norm.weight", *names(REQUIRED)}
+        needed = {"token_embd.weight", "output_norm.weight", *names(self.architecture.shapes(1, 1, 1, 1, 1))}
         if missing := sorted(needed - present):
             raise DataError(f"{self.file.path} lacks {len(missing)} weights: {', '.join(missing[:3])}")
-        allowed = {*needed, "output.weight", "rope_freqs.weight", *names(OPTIONAL)}
+        allowed = {*needed, "output.weight", *self._rotation.weights(), *names(self.architecture.optional_shapes(1, 1))}
         if unknown := sorted(present - allowed):
             raise NotSupportedError(
                 f"{self.file.path} has {len(unknown)} weights that networks of this type do not have: "
                 f"{', '.join(unknown[:3])}"
             )
 
-    def _check_frequencies(self) -> None:
-        """Require that the angles of all positions are finite."""
-        with np.errstate(all="ignore"):
-            largest = np.abs(self.frequencies).max() * self.sizes.context
-        if not np.isfinite(largest):
-            raise DataError(
-                f"{self.file.path}: the angles of rotary embeddings must be finite; "
-                f"rope.freq_base is {self._theta:g}, and rope_freqs.weight may have zeros"
-            )
-
-    @cached_property
-    def frequencies(self) -> Array:
-        """The rotation of each pair from one position to the next, in radians; float64."""
-        pairs = np.arange(0, self._rotated, 2) / self._rotated
-        factors = self.file.weights.get("rope_freqs.weight")
-        frequencies: Array = self._theta**-pairs / (1.0 if factors is None else factors.real())
-        return frequencies
-
-    def rotations(self, room: int) -> tuple[Array, Array]:
+    def rotations(self, room: int, layer: int = 0, data_type: CacheType = "float32") -> list[Array]:
         """Compute the cosines and sines of the rotation at each position.
 
         Args:
             room: the number of positions.
+            layer: the number of a layer.
+            data_type: "float32" or "float16".
 
         Returns:
-            The cosines and the sines, both float32 [room, pairs].
+            The cosines and the sines, both [room, pairs]. Layers that rotate alike share the arrays.
         """
-        angles = np.arange(room)[:, None] * self.frequencies
-        return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        is_local = self._sees_window(layer) and self.architecture.local_base > 0
+        key = room, is_local, data_type
+        if key not in self._tables:
+            frequencies, magnitude = self._rotation.frequencies(room, is_local=is_local)
+            angles = np.arange(room)[:, None] * frequencies
+            self._tables[key] = [(f(angles) * magnitude).astype(data_type) for f in (np.cos, np.sin)]
+        return self._tables[key]
 
-    def embedded(self, tokens: Array) -> Array:
-        """Look up the embeddings of tokens.
+    def _sees_window(self, layer: int) -> bool:
+        return replace(self.architecture, period=self._period).sees_window(layer)
+
+    def attention(self, room: int, layer: int) -> dict[str, Any]:
+        """The options of a layer's attention: heads, groups, scale, softcap, window and order of pairs.
 
         Args:
-            tokens: integers [tokens], each less than the size of the vocabulary.
+            room: the number of positions. A window that is as long is none.
+            layer: the number of a layer.
+        """
+        s = self.sizes
+        return {
+            "heads": s.heads,
+            "groups": s.groups,
+            "scale": s.scale,
+            "softcap": s.softcap,
+            "window": s.window if self._sees_window(layer) and s.window < room else 0,
+            "interleaved": self.architecture.interleaved,
+        }
+
+    def embedded(self, tokens: MLOperand) -> MLOperand:
+        """Add the look-up of the embeddings of tokens to the graph. The table keeps its own bits.
+
+        Args:
+            tokens: int32 [1, tokens], each less than the size of the vocabulary.
 
         Returns:
-            A float32 array [1, tokens, width].
+            A float32 operand [1, tokens, width].
         """
-        return self.file.weights["token_embd.weight"].real(tokens)[None]
+        b: Any = tokens.builder
+        width, weight = self.sizes.width, self.file.weights["token_embd.weight"]
+        if self.head == "token_embd" and not self._is_quantized(weight):
+            # The array of the product with the same matrix.
+            matrix, _ = self._cache_matrix(self.head, lambda: ({"b": weight.real()}, 0))
+            x = b.gather(matrix["b"], tokens, label="token_embd")
+        elif weight.format.blocks is None:
+            x = _convert(b.gather(weight.data, tokens, label="token_embd"), "float32")
+        else:
+            packed, scale, offset, bits = self._table(weight)
+            blocks, size = scale.shape[1], width // scale.shape[1]
+            options: dict[str, Any] = {"width": width, "bits": bits, "block_size": size, "label": "token_embd"}
+            x = composites.gather_n_bits(b, packed, scale, tokens, **options)
+            if offset is not None:
+                offsets = b.gather(offset, tokens).reshape([*tokens.shape, blocks, 1])
+                x = (x.reshape([*tokens.shape, blocks, size]) + offsets).reshape([*tokens.shape, width])
+        embedded: MLOperand = x * sqrt(width) if self.architecture.scales_embeddings else x
+        return embedded
+
+    def _table(self, weight: Weight) -> tuple[Array, Array, Array | None, int]:
+        """The table of embeddings: packed numbers [words, blocks, bytes], scales [words, blocks], offsets or None, and bits.
+
+        Elements are `(number - 2 ** (bits - 1)) * scale + offset`.
+        """
+
+        def make() -> Matrix:
+            blocks: Blocks | None = weight.blocks()
+            assert blocks is not None
+            packed = composites.pack_bits(blocks.numbers, bits=blocks.bits)
+            return {"weight": packed, "scale": blocks.scale, "minimum": blocks.minimum, "bits": blocks.bits}, 0
+
+        is_shared = False
+        if self.head == "token_embd":  # the arrays of the product, unless its minima are among the weights
+            matrix, copies = self._cache_matrix(self.head, lambda: self._pack([weight]))
+            is_shared = not copies
+        if not is_shared:
+            matrix, _ = self._cache_matrix("token_embd table", make)
+        scale, minimum, bits = matrix["scale"], matrix["minimum"], matrix["bits"]
+        if minimum is None:
+            return matrix["weight"], scale, None, bits
+        offsets, _ = self._cache_matrix("token_embd offsets", lambda: ({"b": minimum + scale * 2 ** (bits - 1)}, 0))
+        return matrix["weight"], scale, offsets["b"], bits
+
+    def heads(self, x: MLOperand, layer: int, data_type: CacheType = "float32") -> list[MLOperand]:
+        """Add the queries, keys and values of a layer to the graph.
+
+        Args:
+            x: float32 [1, tokens, width].
+            layer: the number of the layer.
+            data_type: "float32" or "float16".
+
+        Returns:
+            Three operands of this data type: [1, tokens, heads * size], and twice [1, tokens, groups * size].
+        """
+        s, name = self.sizes, f"blk.{layer}.attn"
+        if self.architecture.is_joined:
+            sizes = [count * s.size for count in (s.heads, s.groups, s.groups)]
+            parts = list(self.linear(x, f"{name}_qkv").split(sizes, axis=2))
+        else:
+            parts = self.linears(x, [f"{name}_{part}" for part in "qkv"])
+        if self.architecture.norms_heads:
+            for k, part in enumerate("qk"):
+                heads = parts[k].reshape([1, x.shape[1], (s.heads, s.groups)[k], s.size])
+                parts[k] = self.normalized(heads, f"{name}_{part}_norm").reshape(parts[k].shape)
+        return [_convert(part, data_type) for part in parts]
+
+    def gated(self, x: MLOperand, layer: int) -> MLOperand:
+        """Add the gated hidden elements of a layer to the graph.
+
+        Args:
+            x: float32 [1, tokens, width].
+            layer: the number of the layer.
+
+        Returns:
+            A float32 operand [1, tokens, hidden].
+        """
+        name = f"blk.{layer}.ffn"
+        if self.architecture.is_joined:
+            gate, up = self.linear(x, f"{name}_up").split(2, axis=2)
+        else:
+            gate, up = self.linears(x, [f"{name}_gate", f"{name}_up"])
+        y: Any = (
+            composites.geglu(gate, up, approximate="tanh") if self.architecture.is_gelu else composites.swiglu(gate, up)
+        )
+        return y  # type: ignore[no-any-return]
+
+    def logits(self, x: MLOperand) -> MLOperand:
+        """Add the logits of the next token to the graph.
+
+        Args:
+            x: float32 [1, tokens, width].
+
+        Returns:
+            A float32 operand [1, tokens, words].
+        """
+        y, cap = self.linear(x, self.head), self.sizes.final_softcap
+        return (y * (1 / cap)).tanh() * cap if cap else y
+
+    def normalized_if(self, x: MLOperand, name: str) -> MLOperand:
+        """Add an RMS normalisation as `normalized` does if the architecture normalises results; else return `x`."""
+        return self.normalized(x, name) if self.architecture.norms_results else x
 
     def normalized(self, x: MLOperand, name: str) -> MLOperand:
         """Add an RMS normalisation of the last axis to the graph.
@@ -272,7 +385,7 @@ class Model:
         """Add the product with a matrix to the graph, plus the bias if there is one.
 
         Args:
-            x: float32 [1, tokens, columns].
+            x: float32 or float16 [1, tokens, columns].
             name: the name of the matrix in the file, without ".weight".
 
         Returns:
@@ -284,7 +397,7 @@ class Model:
         """Add the products with several matrices to the graph; matrices of the same format share one product.
 
         Args:
-            x: float32 [1, tokens, columns].
+            x: float32 or float16 [1, tokens, columns].
             names: the names of the matrices in the file, without ".weight".
 
         Returns:
@@ -292,7 +405,8 @@ class Model:
         """
         weights = [self.file.weights[f"{name}.weight"] for name in names]
         biases = [self.file.weights[f"{name}.bias"].real() for name in names if f"{name}.bias" in self.file.weights]
-        is_quantized = self.quantized and weights[0].format.blocks is not None
+        x = _convert(x, "float32")
+        is_quantized = self._is_quantized(weights[0])
         is_alike = len({weight.format.name for weight in weights}) == 1 and len(biases) in (0, len(names))
         if len(names) > 1 and not (is_quantized and is_alike and self.for_cpu):
             return [self.linear(x, name) for name in names]
@@ -309,6 +423,10 @@ class Model:
             x = builder.concat([x, *[means] * copies], axis=2)
         product: Any = composites.matmul_n_bits(x, bias=bias, accuracy="int8", label=label, **matrix)
         return product.split([weight.shape[0] for weight in weights], axis=2) if len(names) > 1 else [product]
+
+    def _is_quantized(self, weight: Weight) -> bool:
+        """Whether products are those with the quantized matrix."""
+        return self.quantized and weight.format.blocks is not None
 
     def _cache_matrix(self, name: str, make: Callable[[], Matrix]) -> Matrix:
         """Cache a matrix, so that all graphs share the arrays."""

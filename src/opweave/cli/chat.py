@@ -29,7 +29,7 @@ ENDS = {
 
 @app.command()
 def chat(
-    model: Annotated[Path, typer.Argument(help="A .gguf file of a Llama-type model.")],
+    model: Annotated[Path, typer.Argument(help="A .gguf file of a language model.")],
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="Reply to this message, and exit.")] = None,
     system: Annotated[str | None, typer.Option(help="The system message. Default: that of the chat template.")] = None,
     temperature: Annotated[
@@ -39,12 +39,18 @@ def chat(
     top_p: Annotated[
         float, typer.Option(help="Sample from the most likely tokens with this total probability.")
     ] = 0.95,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Above 1, the last 64 tokens become less likely to repeat; 1: no penalty.")
+    ] = 1.0,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the random numbers; the same seed gives the same replies.")
     ] = None,
     context: Annotated[
         int | None, typer.Option(help=f"Maximum tokens of a conversation. Default: {DEFAULT_ROOM}.")
     ] = None,
+    cache: Annotated[
+        str, typer.Option(help="The data type of cached keys and values: float32 or float16.")
+    ] = "float32",
     limit: Annotated[
         int | None, typer.Option(min=1, help="Maximum tokens of a reply. Default: up to the end of the context.")
     ] = None,
@@ -61,11 +67,14 @@ def chat(
     from ..context.context import ml
 
     start = perf_counter()
-    sampler = Sampler(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    sampler = Sampler(
+        temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, repetition_penalty=repetition_penalty
+    )
     file = GGUF(model)
     place = ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]
     network = Model(file, for_cpu=place.backend.space.is_host)
-    decoder = Decoder(network, place, min(DEFAULT_ROOM, network.sizes.context) if context is None else context)
+    room = min(DEFAULT_ROOM, network.sizes.context) if context is None else context
+    decoder = Decoder(network, place, room, cache=cache)  # type: ignore[arg-type]
     decoder.build()
     vocabulary = Vocabulary(file)  # last, because building it takes more memory for a while
     errors.print(Text(f"{model.name} on {device}, ready in {perf_counter() - start:.1f} s", "dim"))

@@ -333,6 +333,14 @@ class MLGraphBuilder(Operations):
     build_async = awaitable(build)
 
 
+class NamedBuilder(MLGraphBuilder):
+    """A builder with names in shapes and all data types, without the switch for drafts, for what Opweave itself builds."""
+
+    def __init__(self, context: MLContext) -> None:
+        super().__init__(context)
+        self._takes_drafts = self.takes_empty = self.takes_all_types = True
+
+
 def _compile(context_of: Callable[[], MLContext | None], fuse: bool, fallback: Fallback, graph: Graph) -> Program:
     from ..compile.driver import compile  # imported late, because it loads many modules
 

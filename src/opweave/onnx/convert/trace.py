@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ... import memory
-from ...context.builder import MLGraphBuilder
+from ...context.builder import NamedBuilder
 from ...context.context import MLContext
 from ...core.graph import Graph, MLOperand
 from ...core.operation import Op
@@ -79,14 +79,6 @@ class Trace:
     deciding: set[str] = field(default_factory=set)
 
 
-class _NamedBuilder(MLGraphBuilder):
-    """A builder with names in shapes and all data types, without the switch for drafts."""
-
-    def __init__(self, context: MLContext) -> None:
-        super().__init__(context)
-        self._takes_drafts = self.takes_empty = self.takes_all_types = True
-
-
 class Tracer:
     """Traces the graph of a model for given input shapes, None if unknown, and for `values` of inputs that determine shapes.
 
@@ -105,7 +97,7 @@ class Tracer:
         types: Mapping[str, TypeProto] | None = None,
     ) -> None:
         self.model, self.context, self._types = model, context, types or {}
-        self.builder = _NamedBuilder(context)
+        self.builder = NamedBuilder(context)
         self.trace = Trace()
         self.bounded: dict[str, PaddedValue] = {}  # values whose size depends on data, by name
         self._shapes, self._values, self._available = shapes, values or {}, available
