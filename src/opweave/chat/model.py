@@ -437,8 +437,7 @@ class Model:
 
     def _pack(self, weights: Sequence[Weight]) -> Matrix:
         blocks: Any = replace(weights[0], data=np.concatenate([weight.data for weight in weights])).blocks()
-        if self.for_cpu:
+        if self.for_cpu and blocks.minimum is not None:
             return composites.pack_blocks(blocks.numbers, blocks.scale, blocks.minimum, bits=blocks.bits)
-        weight, size = composites.pack_bits(blocks.numbers, bits=blocks.bits), blocks.numbers.shape[2]
-        operands = {"weight": weight, "scale": blocks.scale, "minimum": blocks.minimum}
-        return {**operands, "bits": blocks.bits, "block_size": size}, 0
+        operands = {"weight": blocks.packed, "scale": blocks.scale, "minimum": blocks.minimum}
+        return {**operands, "bits": blocks.bits, "block_size": blocks.size}, 0
