@@ -227,3 +227,19 @@ def test_products_with_dequantised_constants_read_packed_numbers(rows: int, axis
     places = {place for step in runners[0].steps for place in step.places}
     assert sum(p.desc.byte_length for p in places if p.kind == "constant") <= 64 * 48 // 2 + 5 * zeros.size
     assert not [place for place in places if place.kind == "between"]
+
+
+def test_lookups_and_products_share_device_memory() -> None:
+    """As in language models whose embeddings are the last matrix, too."""
+    weights = weights_of(48, 64)
+    options = {name: weights[name] for name in ("weight", "scale", "bits")}
+
+    def build(b: Any, x: Any) -> dict[str, Any]:
+        table = {name: b.constant(options[name]) for name in ("weight", "scale")}
+        rows = composites.gather_n_bits(indices=b.constant(np.int32([3, 40])), **table, bits=4, width=64)
+        return {"y": composites.matmul_n_bits(x, **table, bits=4), "z": rows + x}
+
+    graph = check_graph(build, 2)
+    runners: list[Any] = [step.part.runner for step in program_of(graph).steps if step.part]
+    buffers = {id(array.buffer): place.desc.byte_length for place, array in runners[0]._constants.items()}
+    assert list(buffers.values()).count(weights["weight"].nbytes) == 1

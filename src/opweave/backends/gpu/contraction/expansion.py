@@ -222,7 +222,12 @@ def in_words(
     assert q is not None
     numbers = -(-matrix.stride // q.in_word) * q.in_word
     source = words_of(matrix.source, matrix.lines, numbers, q.bits)
-    constant = constants[matrix.source].then(_in_words, matrix.lines, source.desc.shape[1])
+    constant, words = constants[matrix.source], source.desc.shape[1]
+    if not constant.how and constant.source.nbytes == source.desc.byte_length:
+        # Lookups in the same table share the device memory.
+        constant = GpuConstant.of(_in_words(constant.source, matrix.lines, words))
+    else:
+        constant = constant.then(_in_words, matrix.lines, words)
     arranged = {source: constant, **{buffer: constants[buffer] for buffer in q.buffers}}
     if features.float16:
         scale, minimum = (buffer and _halved(buffer, arranged) for buffer in (q.scale, q.minimum))
