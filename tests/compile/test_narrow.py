@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from fuzz.narrow import BLOCKS
 from onnx import helper, numpy_helper
@@ -341,3 +342,70 @@ def test_gather_block_quantized(specialise: Any, has_zero: bool, data_type: str,
         zeros = np.stack([z & 15, z >> 4], -1).reshape(20, 2) if packing else z
     wanted = (codes - np.repeat(zeros, 32, 1)) * np.repeat(constants["s"], 32, 1)
     np.testing.assert_allclose(got, wanted.astype("float32")[places], rtol=1e-6)
+
+
+@pytest.mark.parametrize("data_type", TYPES)
+@pytest.mark.parametrize("part", [(8, 1, 1, 1), (8, 2, 3, 3), (1, 1, 1, 1)], ids=["channels", "blocks", "tensor"])
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
+def test_weights_of_convolutions_are_widened_once(op_type: str, part: tuple[int, ...], data_type: str) -> None:
+    arrays = quantised(data_type, (8, 32, 3, 3), part)
+    proto, constants, x = convolution(op_type, arrays)
+    wide = read(proto, constants)
+    assert [node.op_type for node in wide[0].graph.node] == [op_type]
+    (weights,) = wide[1].values()
+    np.testing.assert_array_equal(weights, real(arrays).astype(np.float32))
+    for names, array in constants.items():
+        proto.graph.initializer.append(numpy_helper.from_array(array, names))
+    expected = onnxruntime_result(proto, x)
+    np.testing.assert_allclose(ow.InferenceSession(proto).run(None, x)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("between", ["", "Relu"])
+def test_convolutions_of_integers_keep_their_weights(between: str) -> None:
+    arrays = quantised("int8", (8, 32, 3, 3), (1, 1, 1, 1))
+    proto, constants, _ = convolution("Conv", arrays)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "step", "middle"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "step", "middle"], ["d"]),
+        *([helper.make_node(between, ["d"], ["e"])] if between else []),
+    ]
+    (last,) = [node for node in proto.graph.node if node.op_type == "Conv"]
+    last.input[0] = "e" if between else "d"
+    rest = list(proto.graph.node)
+    del proto.graph.node[:]
+    proto.graph.node.extend([*nodes, *rest])
+    constants |= {"step": np.float32(0.1), "middle": np.uint8(128)}
+    assert read(proto, constants)[0].graph.node == proto.graph.node
+
+
+def convolution(op_type: str, arrays: Arrays) -> tuple[onnx.ModelProto, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """A convolution of dequantised weights: the model without constants, these, and an input."""
+    channels = 32 if op_type == "Conv" else 8
+    varying = [axis for axis, size in enumerate(arrays[1].shape) if size != 1]
+    scale, zero = arrays[1:] if len(varying) > 1 else (array.reshape(-1)[: array.size] for array in arrays[1:])
+    attributes = {"axis": 1, "block_size": 16} if len(varying) > 1 else {"axis": 0}
+    if scale.size == 1:
+        scale, zero = scale.reshape(()), zero.reshape(())
+    nodes = [
+        helper.make_node("DequantizeLinear", ["numbers", "scale", "zero"], ["w"], **attributes),
+        helper.make_node(op_type, ["x", "w"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", 1, ["n", channels, 5, 5])]
+    graph = helper.make_graph(nodes, "convolution", inputs, [helper.make_tensor_value_info("y", 1, None)])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = np.random.default_rng(1).standard_normal((2, channels, 5, 5)).astype(np.float32)
+    return proto, {"numbers": arrays[0], "scale": np.asarray(scale), "zero": np.asarray(zero)}, {"x": x}
+
+
+def read(proto: onnx.ModelProto, constants: dict[str, np.ndarray]) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A copy of the model after the rewrite, and the constants that it reads."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy, dict(narrow_models.read_narrow(copy, constants, "float32"))
+
+
+def onnxruntime_result(proto: onnx.ModelProto, feed: dict[str, np.ndarray]) -> np.ndarray:
+    """The result of ONNX Runtime itself."""
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    result: np.ndarray = session.run(None, feed)[0]
+    return result

@@ -50,6 +50,16 @@ class Quantised:
             return None
         return Quantised(self.numbers.reshape(shape), self.scale.reshape(part), self.zero_point.reshape(part))
 
+    def widen(self) -> np.ndarray:
+        """The real numbers, rounded as `dequantize_linear` rounds them: to float32, and then to the type of the scale."""
+        numbers, scale = self.numbers.astype(np.float32), self.scale
+        zero_point = self.zero_point.astype(np.float32)
+        for axis, (whole, part) in enumerate(zip(numbers.shape, scale.shape, strict=True)):
+            if part not in (1, whole):
+                scale, zero_point = (np.repeat(array, whole // part, axis) for array in (scale, zero_point))
+        real: np.ndarray = ((numbers - zero_point) * scale.astype(np.float32)).astype(scale.dtype)
+        return real
+
     # Matrices ---------------------------------------------------------------------------------------------------------
 
     @property

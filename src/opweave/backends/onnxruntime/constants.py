@@ -17,7 +17,8 @@ QUOTIENTS = frozenset({"Div", "Mod"})
 """Operators that `quotients` guards for integers: models without them do without that module."""
 
 DEQUANTISES = "DequantizeLinear"
-READS_NARROW = frozenset({"Gather", "Gemm", "MatMul"})
+CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+READS_NARROW = frozenset({"Gather", "Gemm", "MatMul"}) | CONVOLUTIONS
 """Operators of models that `narrow_models` rewrites: models without them do without that module."""
 
 EXTERNAL = 1
