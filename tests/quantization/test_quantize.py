@@ -15,7 +15,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from support.onnx import model, node
-from support.quantisable_networks import NETWORKS, convolutions, normal, samples, transformer
+from support.quantisable_networks import NETWORKS, convolutions, normal, recurrent, samples, transformer
 
 import opweave as ow
 from opweave.quantization import Quantization
@@ -54,10 +54,6 @@ def operators(path: Path) -> list[str]:
 def test_forms_compute_nearly_the_same(name: str, form: Any, tmp_path: Path) -> None:
     source, target = saved(NETWORKS[name](21), tmp_path), tmp_path / "new.onnx"  # the evaluator knows newer sets alone
     feeds = samples(name)
-    if name == "recurrent" and form == "static":
-        with pytest.raises(ow.NotSupportedError, match="no weights of the model can become narrower"):
-            ow.quantize(saved(recurrent_alone(), tmp_path), target, form, inputs=feeds)
-        return
     result = ow.quantize(source, target, form, inputs=feeds, seconds=0)
     onnx.checker.check_model(str(target), full_check=True)
     assert result.files == (target,)
@@ -81,11 +77,13 @@ def test_forms_compute_nearly_the_same(name: str, form: Any, tmp_path: Path) -> 
     assert f"{result.ratio:.3f}x" in text
 
 
-def recurrent_alone() -> ModelProto:
-    """A network without a node that static quantisation knows."""
-    constants = {"w": normal(1, 128, 48), "r": normal(1, 128, 32)}
-    nodes = [node("LSTM", "x w r", "all", hidden_size=32)]
-    return model(nodes, {"x": "float32[n, 1, 48]"}, {"all": "float32[n, 1, 1, 32]"}, constants, opset=17)
+def test_static_narrows_weights_of_recurrent_layers(tmp_path: Path) -> None:
+    source, target = saved(recurrent(), tmp_path), tmp_path / "new.onnx"
+    result = ow.quantize(source, target, "static", inputs=samples("recurrent"), seconds=0)
+    forms = {layer.title: layer.form for layer in result.layers if layer.weights}
+    assert forms == {"LSTM lstm": "int8, channels", "ConvTranspose grow": "int8, channels"}
+    assert result.ratio < 0.35
+    assert [kept.name for kept in result.kept] == []
 
 
 @pytest.mark.parametrize(("form", "ratio"), [("int8", 0.30), ("int4", 0.19), ("float16", 0.53), ("bfloat16", 0.53)])

@@ -33,6 +33,9 @@ Form = Literal["int8", "int4", "static", "float16", "bfloat16"]
 FIRST_OPSETS = {"int8": 13, "int4": 21, "float16": 6, "bfloat16": 13}
 """The operator sets that have the nodes of each form; blocks need that of 4 bits."""
 
+WEIGHTS_ALONE = ("GRU", "Gather", "LSTM", "RNN")
+"""Operators whose weights alone become narrower in the form "static": ONNX Runtime does not compute them on integers."""
+
 Samples = Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 
@@ -120,15 +123,16 @@ def quantize(
         if to == "static":
             with report_work(f"measuring ranges on {count_of(len(feeds), 'sample')}"):
                 contents, layers, kept = quantize_throughout(contents, feeds, exclude, reduce_range, limits, folder)
-            tables, more = narrow_weights(contents, "int8", None, exclude, ("Gather",))
-            layers, kept = [*layers, *tables], [*kept, *more]
+            others, more = narrow_weights(contents, "int8", None, exclude, WEIGHTS_ALONE)
+            layers, kept = [*layers, *others], list({item.name: item for item in (*kept, *more)}.values())
         else:
             opset = FIRST_OPSETS["int4"] if block_size else FIRST_OPSETS[to]
             contents.raise_opset(opset, f"the form {to!r}")
             with report_work("rounding weights"):
                 layers, kept = narrow_weights(contents, to, block_size, exclude)
         if not layers:
-            reasons = f": {describe_kept(kept)}" if kept else f": it has no weights of {MIN_ELEMENTS} elements or more"
+            none = f": it has no weights of {MIN_ELEMENTS} elements or more, or they are quantised"
+            reasons = f": {describe_kept(kept)}" if kept else none
             raise NotSupportedError(f"quantize: no weights of the model can become narrower{reasons}")
         total = sum(array.nbytes for array in contents.stored.values())
         is_external = contents.is_external or total > MAX_EMBEDDED_BYTES

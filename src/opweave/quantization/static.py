@@ -236,12 +236,8 @@ def _weights_left(result: ModelContents, exclude: Sequence[str]) -> Iterator[Kep
             is_float = types.get(name) in (TensorProto.FLOAT, TensorProto.FLOAT16)
             if array is None or not is_float or array.size < MIN_ELEMENTS:
                 continue
-            if layer_axes(node, position, array.ndim) is None or node.op_type == "Gather":
+            if layer_axes(node, position, array.ndim) is None or node.op_type not in PRODUCTS:
                 continue
-            if is_excluded([node.name, name], exclude):
-                reason = "excluded"
-            elif node.op_type in PRODUCTS:
-                reason = "whose node ONNX Runtime's tool did not quantise"
-            else:
-                reason = f"read by {node.op_type}"
+            is_asked = is_excluded([node.name, name], exclude)
+            reason = "excluded" if is_asked else "whose node ONNX Runtime's tool did not quantise"
             yield KeptWeights(name, array.nbytes, reason)
