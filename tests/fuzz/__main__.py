@@ -33,6 +33,7 @@ CAMPAIGNS = {
     "builder-openvino": "builder",
     "caches": "caches",
     "narrow": "narrow",
+    "narrow-openvino": "narrow",
     "op-level": "op_level",
     "serve": "serve",
     "deployment": "deployment",

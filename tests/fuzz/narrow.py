@@ -389,4 +389,5 @@ _CAMPAIGN = Campaign(
     outcomes=frozenset({"narrow", "result", "no such model"}),
 )
 
-CAMPAIGNS = {_CAMPAIGN.name: _CAMPAIGN}
+_ALL = (_CAMPAIGN, _CAMPAIGN.on("openvino", compare, _CAMPAIGN.count))
+CAMPAIGNS = {campaign.name: campaign for campaign in _ALL}

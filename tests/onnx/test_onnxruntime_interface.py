@@ -513,6 +513,16 @@ def test_threads_that_must_not_spin() -> None:
     assert ow.InferenceSession(PLAIN, options).context.power_preference == "low-power"
 
 
+@pytest.mark.parametrize("providers", [None, ["CPUExecutionProvider"]], ids=str)
+def test_accuracy_level_of_narrow_weights_is_a_precision(providers: Any) -> None:
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
+    assert ow.InferenceSession(PLAIN, options, providers).context.precision == "ieee"
+    assert ow.InferenceSession(PLAIN, options, providers, precision="float32").context.precision == "float32"
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4")
+    assert ow.InferenceSession(PLAIN, options, providers).context.precision == "float32"
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

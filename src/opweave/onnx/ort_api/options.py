@@ -27,6 +27,9 @@ SEVERITIES = (10, INFO, WARNING, 40, 50)
 
 CPU_PROVIDER = "CPUExecutionProvider"
 
+ACCURACY_LEVEL = "session.qdq_matmulnbits_accuracy_level"
+"""The engine's option for products by narrow weights: "1" computes them in float32, without rounding the other operand."""
+
 BACKENDS = {
     "WebGpuExecutionProvider": "webgpu",
     "JsExecutionProvider": "webgpu",
@@ -98,6 +101,8 @@ class Settings:
         count = session_options.intra_op_num_threads if session_options is not None else 0
         threads = count if count > 0 else None
         inside = precision or _precision_at(*place)
+        if precision is None and place[0] in (None, "cpu") and _config(session_options, ACCURACY_LEVEL) == "1":
+            inside = "ieee"
         ctx = ml.create_context(device=place[0], backend=place[1], threads=threads, precision=inside)
         if _config(session_options, "session.intra_op.allow_spinning") == "0":
             # The preference decides how threads wait. Naming the device keeps the preference from choosing another device.
