@@ -296,6 +296,19 @@ def test_models_look_up_bytes_with_a_scale_for_each_column(data_type: str) -> No
     assert [node.op_type for node in model.graph.node] == ["Gather", "DequantizeLinear"]
 
 
+@pytest.mark.parametrize("place", [50, -51])
+def test_models_refuse_indices_out_of_range(place: int) -> None:
+    """As those of tables of floats; the engine's kernel gives zeros."""
+    numbers, scale, zero = quantised("uint4", (50, 32), (50, 1))
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], axis=1, block_size=32),
+        helper.make_node("Gather", ["w", "i"], ["y"]),
+    ]
+    session = ow.InferenceSession(model_of(nodes, {"i": [2]}, {"q": numbers, "s": scale, "z": zero}), CPU)
+    with pytest.raises(ow.ValidationError, match="indices"):
+        session.run(None, {"i": np.int64([3, place])})
+
+
 def test_models_keep_dequantisations_that_others_read() -> None:
     numbers, scale, zero = quantised("uint4", (96, 64), (3, 64))
     nodes = [

@@ -24,6 +24,9 @@ INDEXING = {("", "Gather"): "axis", (MICROSOFT, "GatherBlockQuantized"): "gather
 KEEPS_VALUES = {("", op_type) for op_type in ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")}
 """Operators that keep the values of an integer first input."""
 
+DEQUANTISES = {(domain, "DequantizeLinear") for domain in ("", MICROSOFT)}
+"""Operators whose result has the shape of their first input, a weight of few bits."""
+
 RECURRENT = {("", op_type) for op_type in ("GRU", "LSTM", "RNN")}
 """Operators whose fifth input holds the lengths of the sequences in the first."""
 
@@ -114,6 +117,8 @@ def find_ranges(model: Model) -> list[Range]:
             continue
         if key in KEEPS_VALUES and node.input and node.input[0] in sources:
             sources.update(dict.fromkeys(node.output, sources[node.input[0]]))
+        elif key in DEQUANTISES and node.input and node.input[0] in weights and node.input[0] not in overridable:
+            weights.update(dict.fromkeys(node.output, weights[node.input[0]]))
         elif key in INDEXING and len(node.input) > 1 and node.input[1] in sources:
             table, name = node.input[0], sources[node.input[1]]
             size = None if table in overridable else _size(weights.get(table, ()), node)
