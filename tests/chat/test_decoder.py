@@ -211,6 +211,15 @@ def test_cache_of_float16_rounds_little(architecture: str, tmp_path: Path) -> No
     assert np.sqrt(((each.feed(TEXT[3:]) - wanted[-1]) ** 2).mean()) < 0.01 * wanted.std()
 
 
+def test_gpu_keeps_a_cache_of_float16(tmp_path: Path) -> None:
+    webgpu_device.need("shader-f16")
+    path = tmp_path / "x.gguf"
+    wanted = tiny_models.logits(tiny_models.write(path), TEXT[:40])
+    each = decoder(path, 40, context=webgpu_device.gpu_context(), quantized=False, cache="float16")
+    for logits, count in ((each.feed(TEXT[:30]), 30), (each.feed(TEXT[30:31]), 31), (each.feed(TEXT[31:40]), 40)):
+        assert 1e-6 < np.sqrt(((logits - wanted[count - 1]) ** 2).mean()) < 0.01 * wanted.std()
+
+
 def test_decoder_rejects_other_types_of_the_cache(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     tiny_models.write(path)
