@@ -1,7 +1,8 @@
 """A device through NVIDIA's driver.
 
-Each method makes the device's primary context current and restores the previous context at its end, because libraries of the
-caller rely on theirs. Functions of the driver may be called from several threads; a graph may be used by one thread at a time.
+Each method makes the device's primary context current and restores the previous context at its end, because other libraries
+of the caller rely on the context that they have made current. Several threads may call functions of the driver; a graph may
+be used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class NvidiaDriver(Driver):
     """A device through `cuda.bindings.driver`.
 
     Args:
-        number: of the device.
+        number: the number of the device.
         stream: the handle of the caller's stream; None creates one.
         owner: object that keeps the stream alive.
 
@@ -63,13 +64,13 @@ class NvidiaDriver(Driver):
 
     def __init__(self, number: int, stream: int | None = None, owner: Any = None) -> None:
         self.info, self.number, self._owner = infos()[number], number, owner
-        # This takes as long as compiling a kernel.
+        # Load compilers now: loading takes as long as compiling a kernel, which the first build would wait for.
         compiler.load(for_tensor_cores=self.info.has_tensor_cores)
         self._has_early_starts = has_early_starts(self.info.architecture)
         device = call("cuDeviceGet", number)
         self._context = call("cuDevicePrimaryCtxRetain", device)
         self._retired: deque[_Retired] = deque()
-        # The garbage collector may finalize objects, which call this, at any time.
+        # Reentrant: finalizers call `_defer`, and the garbage collector may run one while the lock is held.
         self._lock = RLock()
         self._stream: Any = self._create_stream() if stream is None else bindings().CUstream(stream)
         self.stream = int(self._stream)
@@ -140,7 +141,8 @@ class NvidiaDriver(Driver):
 
     @_in_context
     def launch(self, graph: Any) -> None:
-        (error,) = bindings().cuGraphLaunch(graph[0], self._stream)  # `call` takes another microsecond here
+        # Not through `call`, which adds a microsecond to each launch.
+        (error,) = bindings().cuGraphLaunch(graph[0], self._stream)
         if error:
             raise failure(error)
 
@@ -198,12 +200,12 @@ class NvidiaDriver(Driver):
 
     @_in_context
     def retire(self, owner: Any) -> None:
-        """Keep an object until an event on the stream; later calls drop it."""
+        """Keep an object until the work submitted so far is done. A later call drops the object."""
         self._defer(_Retired(self._event(), owner))
 
     @_in_context
     def _unload(self, module: Any) -> None:
-        """Unload a module after an event on the stream, in a later call: launches in flight run its kernels."""
+        """Unload a module in a later call, once the launches in flight, which may run its kernels, are done."""
         self._defer(_Retired(self._event(), module=module))
 
     def _defer(self, retired: _Retired) -> None:
@@ -246,7 +248,7 @@ class NvidiaDriver(Driver):
         try:
             call("cuStreamWaitEvent", later, event, 0)
         finally:
-            # The driver destroys it once nothing waits for it.
+            # The driver keeps the event until the stream no longer waits for it.
             call("cuEventDestroy", event)
 
     def _event(self, stream: Any = None) -> Any:
@@ -261,9 +263,9 @@ class NvidiaDriver(Driver):
 
 
 def _early() -> Any:
-    """Create the edge to a kernel that may start once all workgroups of the previous kernel have started.
+    """Return the edge data of an early start.
 
-    The kernel then waits for the end of the previous one.
+    The kernel may start once all workgroups of the previous kernel have started, and itself waits for their end.
     """
     edge = bindings().CUgraphEdgeData()
     edge.type = bindings().CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC
@@ -280,7 +282,7 @@ class _CudaModule:
 
 @dataclass(frozen=True, slots=True)
 class _Retired:
-    """A Python object, or a module of the driver, that must live until an event on the stream."""
+    """A Python object or a loaded module that must live until `event`."""
 
     event: Any
     owner: Any = None
@@ -318,7 +320,7 @@ def _arguments(arguments: Sequence[Argument]) -> tuple[np.ndarray, np.ndarray]:
     parts = [value.to_bytes(8, sys.byteorder) if isinstance(value, int) else value for value in arguments]
     starts = np.cumsum([0, *(-(-len(part) // 16) * 16 for part in parts)], dtype=np.uint64)
     values = np.zeros(int(starts[-1]) + 16, np.uint8)
-    # No parameter type has a larger alignment.
+    # Start at a multiple of 16 bytes, the largest alignment of a parameter type.
     values = values[-values.ctypes.data % 16 :]
     for start, part in zip(starts, parts, strict=False):
         values[int(start) : int(start) + len(part)] = np.frombuffer(part, np.uint8)

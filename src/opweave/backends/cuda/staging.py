@@ -31,7 +31,7 @@ class StagingBlock:
     """A block of page-locked memory.
 
     Attributes:
-        number: the block is free once the device has done so many copies. See `Staging`.
+        number: position of its last copy among all copies. The block is free once this copy is done. See `Staging`.
         event: recorded after a copy to the host through the block; None before the first one.
     """
 
@@ -44,9 +44,9 @@ class StagingBlock:
 class Staging:
     """The staging blocks of a stream. The context of the device must be current in all calls.
 
-    Copies are counted when they are enqueued. A host that waits for a copy knows that all copies before it are done, so that
-    a call that uploads, runs and downloads asks the driver for nothing else. Only if no block is known to be free, an event
-    tells how far the device is.
+    Copies are numbered when they are enqueued, and are done in this order. Once the host has waited for one copy, all earlier
+    copies are done, too; so a call that uploads, runs and downloads needs no further queries. Only if no block is known to
+    be free, an event shows how many copies the device has done.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -57,7 +57,7 @@ class Staging:
         self._enqueued = self._done = 0
         self._event: Any = None
         self._recorded = 0
-        """The copies that are done when `_event` is; 0 if nothing waits for it."""
+        """Number of the last copy before `_event`; 0 if the event is not in use."""
 
     def upload(self, address: int, source: np.ndarray) -> None:
         copy = bindings().cuMemcpyHtoDAsync
@@ -65,9 +65,8 @@ class Staging:
             block = self._take(size)
             try:
                 ctypes.memmove(block.address, source.ctypes.data + start, size)
-                (error,) = copy(
-                    address + start, block.address, size, self._stream
-                )  # `call` takes another microsecond here
+                # Not through `call`, which adds a microsecond to each copy.
+                (error,) = copy(address + start, block.address, size, self._stream)
                 if error:
                     raise failure(error)
             finally:
@@ -98,7 +97,7 @@ class Staging:
                 self._give_back(block)
 
     def _count(self, block: StagingBlock) -> None:
-        """Count a copy through a block, after it was enqueued: what is recorded meanwhile does not wait for it."""
+        """Number a copy once it is enqueued: an event that another thread records earlier must not cover the copy."""
         with self._lock:
             self._enqueued += 1
             block.number = self._enqueued
@@ -132,7 +131,7 @@ class Staging:
         return None
 
     def _ask(self) -> bool:
-        """Ask the driver how far the device is; whether that is farther than was known. Record where it should be next."""
+        """Ask the driver how many copies are done, and record the next event; return whether this number has grown."""
         before = self._done
         if self._recorded and is_done(self._event):
             self._done, self._recorded = max(self._done, self._recorded), 0
@@ -155,7 +154,7 @@ class Staging:
             _free(old)
 
     def _has_done(self, number: int) -> bool:
-        """Whether the device is known to have done so many copies."""
+        """Whether the copy of this number is known to be done."""
         with self._lock:
             return number <= self._done or (self._ask() and number <= self._done)
 
