@@ -13,7 +13,7 @@ SIZES = (8, 64, 8)
 
 @cache
 def saturates() -> bool:
-    """Whether products of uint8 by int8 are wrong on this processor: without VNNI instructions, 16-bit sums saturate."""
+    """Whether sums of uint8 by int8 products saturate at 16 bits, as on processors without VNNI instructions."""
     ops, float32 = devices.operators(), devices.engine().Type.f32
     rows, depth, columns = SIZES
     a, b = ops.parameter([rows, depth], float32), ops.parameter([depth, columns], devices.engine().Type.i8)

@@ -1,7 +1,7 @@
 """OpenVINO rules: sampling of images at the positions of a grid.
 
-`resize` has no rule: in most forms, loops are at least as fast as the engine's Interpolate. With fewer channels than
-`MIN_CHANNELS`, loops are as fast as its GridSample, too.
+Compiled loops run `grid_sample` of fewer than `MIN_CHANNELS` channels, for which OpenVINO's GridSample is not faster. They run
+`resize`, too: in most forms, OpenVINO's Interpolate is not faster.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from ..backend import openvino
 from ..emit import Emitter, Value
 
 MIN_CHANNELS = 8
-"""With 16 or 64 channels, the kernel takes 0.2 to 0.7 of the time of a loop; with 3 channels 0.7 to 1.7.
-Cubic sampling with reflection takes 1.0 to 1.9 with many channels, too."""
+"""With 16 or 64 channels, GridSample takes 0.2 to 0.7 times as long as a loop, but 1.0 to 1.9 times for cubic sampling with
+reflection. With 3 channels it takes 0.7 to 1.7 times as long."""
 
 _MODES = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
 
 
 def _has_kernel(input: Operand, mode: str, padding_mode: str) -> bool:
-    """Whether the engine has a kernel that is right, and faster: "cubic" does not move positions to the border."""
+    """Whether OpenVINO's kernel is correct and faster. Its cubic sampling does not move positions inside the image."""
     return input.rank == 4 and input.shape[1] >= MIN_CHANNELS and (mode != "cubic" or padding_mode == "zeros")
 
 
