@@ -1,8 +1,8 @@
 """Languages of kernels.
 
-Statements and expressions are the same text in all languages: WGSL (https://www.w3.org/TR/WGSL/). Other languages declare
-the types, functions and words of WGSL in front of the kernel. A `Dialect` prints the rest: literals, functions, memory, and
-the entry point with its built-in values.
+Statements and expressions are WGSL (https://www.w3.org/TR/WGSL/) in all languages. Kernels in other languages start with
+declarations of WGSL's types, functions and keywords. A `Dialect` prints what differs: literals, functions, memory, and the
+entry point with its built-in values.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class DialectSource:
         library: texts of library functions, in this language.
         parts: functions, further memory of the workgroup, and the entry point.
         starts_early: whether the kernel may start before the previous one ends.
-        sizes: names of the members of the struct `sizes`, the parameters that are i32; its binding comes last.
+        sizes: names of the kernel's i32 parameters, the members of the struct `sizes`. The struct has the last binding.
     """
 
     comments: Sequence[str]
@@ -109,7 +109,7 @@ class DialectLibrary(ABC):
 
     Attributes:
         suffixes: the suffix of literals, by type.
-        negative: the suffix of negative i32 literals; without it, WGSL reads a sign and a number of any type.
+        negative: the suffix of negative i32 literals. Without a suffix, WGSL reads `-1` as a sign and an untyped literal.
         overrides: library functions in this language that replace the common ones, by name.
     """
 
@@ -130,17 +130,17 @@ class Dialect(DialectLibrary):
     """A language of kernels.
 
     Attributes:
-        has_bytes: whether buffers can have elements of 8 bits; otherwise four share a word.
-        wraps: whether arithmetic of signed integers wraps around; otherwise the functions `wrapped_*` do it.
-        is_lazy: whether `select` evaluates only the chosen value; loads that are known to be in bounds then precede it, so
-            that they do not wait for the condition.
+        has_bytes: whether buffers can have elements of 8 bits; otherwise a word holds four elements.
+        wraps: whether arithmetic of signed integers wraps around; otherwise the functions `wrapped_*` wrap around.
+        is_lazy: whether `select` evaluates only the chosen value. Loads that are known to be in bounds then precede
+            `select`, so that the loads do not wait for the condition.
         casts_halves: whether `bitcast` takes vectors of f16.
         unrolling: the hint before a loop to unroll `{}` iterations; empty if the language has none.
-        warp: invocations of a warp, which exchange registers by `subgroupShuffleXor`; 0 if their number is not known.
-        kept: maximum elements of a row that an invocation keeps in registers to use them again; 0 if it loads them again.
-        await_previous: the function by which a kernel that starts early waits for the previous kernel, before it writes, and
-            before it reads arrays that other kernels of the graph write. If the entry point does not call it, `module` adds a
-            call at the begin. Empty if kernels cannot start early.
+        warp: invocations of a warp, which exchange registers by `subgroupShuffleXor`; 0 if the size of a warp is not known.
+        kept: maximum elements of a row that an invocation keeps in registers for a second use; 0 to load elements again.
+        await_previous: the function that waits for the previous kernel; empty if kernels cannot start early. An early kernel
+            calls the function before it writes, and before it reads arrays that other kernels of the graph write. If the entry
+            point has no call, `module` adds one at the start.
     """
 
     name: str

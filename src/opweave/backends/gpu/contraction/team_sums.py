@@ -16,10 +16,10 @@ from .section import Section
 from .text import plus, statement
 
 MAX_GIVEN_VECTORS = 1
-"""Most vectors for which operands of the epilogue are loaded before the sums are computed: each takes four registers. With
-more, an H200 would run three concurrent workgroups instead of four (counted in sm_90 code)."""
+"""Maximum vectors whose epilogue operands are loaded before the sums are computed. Each takes four registers. With more
+vectors, an H200 would run three concurrent workgroups instead of four (counted in sm_90 code)."""
 MAX_PARTS = 8
-"""Most parts of a team's sum to add without a loop."""
+"""Maximum parts of a team's sum to add without a loop."""
 MAX_PART_BYTES = 1 << 14
 """Workgroup memory for partial sums. The sums of as many vectors as fit are added between two barriers. An estimate: on an
 H200, registers limit the number of concurrent workgroups, not this memory."""
@@ -30,8 +30,9 @@ class TeamSums:
     """Adds partial sums, and stores the results.
 
     Attributes:
-        width: teams of a workgroup, each with one line or four.
-        products: most products of a section.
+        width: number of teams in a workgroup.
+        fours: whether each team sums four lines, not one.
+        products: maximum number of products of a section.
         deep: whether the partial sum of a line is a vector of four.
         turns: number of blocks of lines that a workgroup computes.
         room: remaining bytes of workgroup memory.
@@ -53,7 +54,7 @@ class TeamSums:
         self._team = Team(self.features.dialect, self.invocations, self.size, distance, "part")
         is_line = self.deep and not self.fours
         self._whole = "({0}.x + {0}.y) + ({0}.z + {0}.w)" if is_line else "{0}"
-        # Whether an invocation stores the four adjacent lines of four teams, instead of the line whose sum it holds.
+        # Whether an invocation stores four adjacent lines, the sums of four teams, as one vector.
         self._stores_fours = is_line and not self.section.is_swapped
         self._is_local = self._team.is_in_warp and not self._stores_fours
         # Successive turns alternate between two memories, which saves a barrier.
@@ -101,7 +102,7 @@ class TeamSums:
         return f"{block} * {self.width}u + lane * 4u" if self._stores_fours else "unit * 4u"
 
     def lines(self, section: Section, put: str, stack: str, block: str, preloaded: int) -> Iterator[str]:
-        """Yield the statements. `put` stores a result; `reads` has loaded `preloaded` values for each four elements."""
+        """Yield the statements. `put` is the function that stores results; `preloaded` is the number of loads in `reads`."""
         products, memory = range(len(section.problems)), self._team.elements
         turn = f"turn % {self._memories}u * {memory * self._together}u" if self._memories > 1 else ""
         for first in range(0, section.count, self._together):
