@@ -1,4 +1,4 @@
-"""The angles of rotary embeddings, also those that are scaled for texts longer than the first ones in training."""
+"""The angles of rotary embeddings, with scaling for texts longer than those of the original training."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class RotaryAngles:
 
     Args:
         file: the model.
-        about: the metadata of its architecture.
+        about: the metadata of the model's architecture.
         size: elements of a head.
         context: the longest text in training, in tokens.
-        local_base: base of layers that see a window; 0: as in other layers.
+        local_base: base of the angles in layers that see a window; 0: all layers have the same angles.
 
     Raises:
-        NotSupportedError: the angles are scaled in another way.
-        DataError: a property has another type, or is out of range.
+        NotSupportedError: the scaling is not one of `SCALINGS`.
+        DataError: a property has the wrong type, or is out of range.
 
     Attributes:
         pairs: the number of rotated pairs in a head.
@@ -45,14 +45,14 @@ class RotaryAngles:
         self._factor = about.real("rope.scaling.factor", about.real("rope.scale_linear", 1.0))
         if self._kind not in SCALINGS:
             names = ", ".join(SCALINGS)
-            raise NotSupportedError(f"{file.path}: its rotary embedding is scaled ({self._kind}); {names} are computed")
+            raise NotSupportedError(f"{file.path}: its rotary embedding is scaled ({self._kind}); supported: {names}")
         self._first_context = about.count("rope.scaling.original_context_length", context)
         self._magnitude = about.real("rope.scaling.attn_factor", 1.0)
         self._fast = about.real("rope.scaling.yarn_beta_fast", 32.0)
         self._slow = about.real("rope.scaling.yarn_beta_slow", 1.0)
 
     def weights(self) -> dict[str, tuple[int, ...]]:
-        """The names and shapes of weights that divide the frequencies, and that a file may lack."""
+        """Return the names and shapes of the optional weights that divide the frequencies."""
         return dict.fromkeys(
             ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"), (self.pairs,)
         )
@@ -71,10 +71,10 @@ class RotaryAngles:
                     )
 
     def frequencies(self, room: int, *, is_local: bool = False) -> tuple[Array, float]:
-        """The rotation of each pair from one position to the next, and the factor of all rotated elements.
+        """Return the rotation of each pair from one position to the next, and a factor of all rotated elements.
 
         Args:
-            room: the number of positions. Models with two lists of factors have one for long texts.
+            room: the number of positions. Models with two lists of factors use the long one beyond the original context.
             is_local: whether a layer sees a window.
 
         Returns:
@@ -98,7 +98,7 @@ class RotaryAngles:
         """Divide low frequencies by the factor, and keep high ones (Peng et al., YaRN (2023), arXiv:2309.00071)."""
 
         def pair(turns: float) -> float:
-            """The pair that turns so often in the first context."""
+            """Return the fractional index of the pair that makes `turns` turns in the original context."""
             bases = log(self._base) or float("nan")
             return float(self.pairs * log(self._first_context / (turns * 2 * pi)) / bases)
 
