@@ -4,7 +4,7 @@
       |-- conv 5x5, leaky relu -- conv 3x3, leaky relu -- ... -- conv 3x3 --.
       '-- bicubic filter: a fixed conv 5x5 --------------------------------(+)-- blocks [1, 9, h, w]
 
-The nine channels of a result are the block of nine pixels for each small pixel. Bicubic enlargement is a convolution, too, so
+Each small pixel becomes a block of 3x3 pixels, the nine channels of the result. Bicubic enlargement is a convolution, too, so
 the trained chain only adds the missing detail. No convolution pads: the caller adds `halo` pixels on each side.
 """
 
@@ -44,8 +44,9 @@ def bicubic_filter() -> NDArray[np.float32]:
 class Network:
     """The trained weights.
 
-    `layers` are weight, float32 [outputs, inputs, k, k], and bias, float32 [outputs], of each convolution; `metadata` has
-    the origin of the weights: architecture, training, held-out photographs, PSNR, versions.
+    Attributes:
+        layers: for each convolution, its weight, float32 [outputs, inputs, k, k], and bias, float32 [outputs].
+        metadata: the origin of the weights: architecture, training, held-out photographs, PSNR, versions.
     """
 
     layers: tuple[tuple[NDArray[np.float32], NDArray[np.float32]], ...]

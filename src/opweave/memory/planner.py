@@ -23,13 +23,13 @@ class Life:
 
 @record(eq=True)
 class Plan:
-    """The places of intermediates in shared pieces of memory.
+    """A layout of intermediates in shared pieces of memory.
 
     Attributes:
-        offsets: of each `Life`, bytes from the start of its piece, multiples of `ALIGNMENT`.
+        offsets: for each `Life`, bytes from the start of its piece: a multiple of `ALIGNMENT`.
         pieces: the size of each piece in bytes.
-        total: size in bytes without sharing.
-        homes: the index of the piece of each `Life`; empty if there is only one piece.
+        total: the sum of the sizes of all intermediates, in bytes.
+        homes: for each `Life`, the index of its piece; empty if there is only one piece.
 
     >>> one = Plan(offsets=(0, 64), pieces=(128,), total=192)
     >>> one.peak, (one + one).pieces, (one + one).homes
@@ -81,7 +81,7 @@ def plan(lives: Sequence[Life]) -> Plan:
 
 
 def plan_buffers(lives: Sequence[Life]) -> Plan:
-    """Plan buffers of a device that each hold one tensor at a time.
+    """Plan device buffers, each for one tensor at a time.
 
     In order of first use, each intermediate takes the smallest free buffer that is large enough; otherwise the largest free
     buffer grows. (WebGPU cannot bind two parts of one buffer, one for reading and one for writing.)

@@ -79,7 +79,7 @@ class Module:
     def allocate(self, desc: Desc) -> np.ndarray:
         """Allocate a zeroed NumPy array in linear memory, C-contiguous and aligned to 64 bytes.
 
-        Its memory is freed with its last view, and keeps the module alive.
+        The memory is freed with the last view of the array. Until then, the module stays alive.
         """
         return self.arena.allocate(desc)
 
@@ -90,7 +90,7 @@ class Module:
         """Do nothing: a module has no background work."""
 
     def recover(self, error: Exception, subject: str) -> MLError:
-        """Restore the stack pointer, and convert an error of a function to one of Opweave's."""
+        """Restore the stack pointer, and return Opweave's error for an exception of a function."""
         if self._stack is not None:
             # A trap leaves the stack pointer inside the function; between calls it has the initial value.
             self._stack.set_value(self.arena.store, self._stack_top)
