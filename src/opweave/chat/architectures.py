@@ -16,7 +16,7 @@ class Architecture:
         norms_results: whether results of attention and of the feed-forward network are normalised before they are added.
         is_gelu: whether the gate is a GELU, approximated by tanh, rather than a SiLU.
         scales_embeddings: whether embeddings are multiplied by the square root of the width.
-        period: of so many layers, the last one sees all tokens, and the others see a window. 1: all layers see a window.
+        period: of each `period` layers, the last sees all tokens, and the others see a window. 1: all layers see a window.
             0: there are no windows.
         window: tokens in a window, unless the file says another number; 0 for all.
         local_base: base of the rotation in layers that see a window, which is never scaled; 0: as in other layers.

@@ -128,7 +128,13 @@ def _q6_k(block: Array) -> Blocks:
 
 @dataclass(frozen=True)
 class Format:
-    """A type of weights: the fields of a block of so many elements, and their conversion to `Blocks`; None for floats."""
+    """A type of weights.
+
+    Attributes:
+        elements: number of elements in a block.
+        layout: the fields of a block.
+        blocks: converts the fields to `Blocks`; None for floats.
+    """
 
     name: str
     elements: int

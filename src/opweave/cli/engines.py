@@ -48,7 +48,7 @@ ENDING_SECONDS = 5.0
 """Time to wait for the end of a process that has closed its connection."""
 
 QUIET_SECONDS, QUIET_SHARE = 0.1, 0.02
-"""An engine is quiet if its process takes at most this share of a processor for so many seconds. Measured: idle processes of
+"""An engine is quiet if its process takes at most QUIET_SHARE of a processor for QUIET_SECONDS. Measured: idle processes of
 engines take 0.1%. After a run, a thread of ONNX Runtime takes 35 to 60 ms of a processor while it waits for more work; on a
 busy machine this takes up to 200 ms, and the process gets no processor for 20 ms in between."""
 

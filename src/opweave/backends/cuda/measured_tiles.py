@@ -78,7 +78,7 @@ def microseconds(
 
 
 def copies_of(driver: Driver, arrays: Mapping[Buffer, np.ndarray]) -> dict[Buffer, list[int]]:
-    """Copies of constants, so many that a graph that reads them in turn finds none in the cache, if they are large."""
+    """Upload several copies of each constant, so that a graph that reads them in turn finds no large one in the cache."""
     addresses: dict[Buffer, list[int]] = {}
     for buffer, array in arrays.items():
         count = min(TIMES, -(-COLD_BYTES // max(1, array.nbytes)))

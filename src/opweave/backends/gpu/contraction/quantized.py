@@ -76,7 +76,7 @@ class Quantized:
         return replace(self, scale=scale, zero_point=zero_point, minimum=minimum)
 
     def is_whole(self, terms: int) -> bool:
-        """Whether each aligned group of so many terms of a line is in one block."""
+        """Whether each aligned group of `terms` terms of a line is in one block."""
         return self.blocks == 1 or self.block_terms % terms == 0
 
 

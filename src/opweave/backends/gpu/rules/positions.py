@@ -11,7 +11,7 @@ from ....expr.ir import Cast
 
 
 def channels_first(axes: int) -> str:
-    """The layout of images with so many spatial axes: "ncw", "nchw" or "ncdhw"."""
+    """The layout of images with `axes` spatial axes: "ncw", "nchw" or "ncdhw"."""
     return f"nc{'dhw'[-axes:]}"
 
 
