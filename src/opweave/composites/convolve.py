@@ -454,9 +454,8 @@ def _(
         columns = cast(x * strides[1] + tap % taps[1] * dilations[1] - padding[2], "float32")
         down = rows + cast(offset.clamped[n, moved * 2, y, x], "float32")
         right = columns + cast(offset.clamped[n, moved * 2 + 1, y, x], "float32")
-        is_inside = logical_and(
-            logical_and(down > -1, down < height), logical_and(right > -1, right < width)
-        )  # false for NaN
+        # False for NaN.
+        is_inside = logical_and(logical_and(down > -1, down < height), logical_and(right > -1, right < width))
         # Outside, any position will do: the result is 0.
         down, right = where(is_inside, down, 0), where(is_inside, right, 0)
         top, left = floor(down), floor(right)

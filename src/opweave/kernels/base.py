@@ -39,9 +39,8 @@ class KernelCall:
     def error_of(self, error: Exception, function: Callable[..., Any]) -> OperationError:
         """Return the error to raise for an exception in a user's function, with the line in the user's file."""
         message = str(error) if isinstance(error, MLError) else f"the kernel raised {type(error).__name__}: {error}"
-        line = user_line(error, function) or declaration_line(
-            function
-        )  # a compiler's errors have no line of the function
+        # Errors of a compiler have no line of the function.
+        line = user_line(error, function) or declaration_line(function)
         return OperationError(f"{self.title}: {message}{line}")
 
 

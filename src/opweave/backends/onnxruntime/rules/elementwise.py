@@ -52,9 +52,8 @@ def _is_unit_or_zero(ctx: Emitter, b: Value) -> Value:
 
 
 def _is_not_wide(a: Operand) -> bool:
-    return (
-        a.data_type != dtypes.FLOAT64
-    )  # the kernel for float64 raises an error for remainders that it should return as NaN
+    # The kernel for float64 raises an error where the remainder is NaN.
+    return a.data_type != dtypes.FLOAT64
 
 
 @ort.lower(ops.modulus_floor, when=_is_not_wide)
