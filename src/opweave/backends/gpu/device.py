@@ -33,8 +33,8 @@ class Calls:
         # Drivers do not work in a forked process: no thread polls the device, and waiting would never end.
         if os.getpid() != self._device.process:
             raise InvalidStateError(
-                f"{self._subject}: the {self._device.title} device belongs to another process, which this one was forked "
-                "from; multiprocessing starts others by 'spawn'"
+                f"{self._subject}: the {self._device.title} device belongs to another process, from which this one "
+                "was forked; start processes with multiprocessing's 'spawn' method"
             )
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -46,10 +46,10 @@ class GpuDevice(DeviceSpace):
     """A device that runs kernels: the space of its tensors. All methods may be called from several threads.
 
     Attributes:
-        title: kind of the device, for messages.
-        description: the hardware, for people.
+        title: kind of the device, as messages name it.
+        description: names of the hardware and of the interface, as messages show them.
         process: id of the process that has opened the device.
-        uploaded: buffers of constants by `GpuConstant.key`, while array and buffer are in use.
+        uploaded: buffers of constants by `GpuConstant.key`; an entry ends with its array or its buffer.
     """
 
     title: str
@@ -69,8 +69,8 @@ class GpuDevice(DeviceSpace):
         """Return a context that converts the device's errors to Opweave's.
 
         Args:
-            subject: starts messages.
-            explain: converts the device's message to the rest of ours; None keeps the message.
+            subject: first words of each message.
+            explain: converts the device's message to the text after the subject; None keeps the device's message.
 
         Raises:
             InvalidStateError: the device is lost, or belongs to the process that this one was forked from.

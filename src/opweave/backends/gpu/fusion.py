@@ -150,10 +150,10 @@ def joins(
 
 
 def is_of_rows(value: Pending, fused: Traced, program: Formula, features: Features) -> bool:
-    """Whether a workgroup that computes a row of `fused` computes the reduction of a pending value once for that row.
+    """Whether a kernel with one workgroup for each row of `fused` computes a pending reduction once per row.
 
-    The value has one element for a row, as the mean of a normalisation that a model spells out has. `fused` is the result of
-    its reader `program` with the value inlined.
+    The value has one element for each row, as the mean in a normalisation has. `fused` is the result of the reader `program`
+    with the value inlined.
     """
     if not value.reduces or len(program.outputs) > 1:
         return False

@@ -124,7 +124,7 @@ class Schedule:
         arrays: dict[Operand, Traced] = {}
         nodes: list[Node] = []
         anchor: Contraction | None = None
-        # Values of diamonds come first: a contraction in a diamond would be computed twice if another anchor were taken.
+        # Diamonds first: if another contraction became the anchor, the one in the diamond would be computed twice.
         ordered = sorted(read_patterns(node, program).items(), key=lambda pair: pair[0] not in self._in_diamonds)
         for operand, reading in ordered:
             value = self._values.get(operand)
@@ -153,11 +153,12 @@ class Schedule:
             result = (
                 Traced(result.shape, ir.Cast(ir.Cast(result.body, "float32"), "float16")) if self._rounds else result
             )
-            is_done = self._rounds  # the accumulators are float32, though the array's type is float16
+            # `is_rounded` would be true for the float16 array, but the accumulators are float32.
+            has_rounded = self._rounds
         else:
             result = round_float16(result) if self._rounds else result
-            is_done = is_rounded(result)
-        if not is_done:
+            has_rounded = is_rounded(result)
+        if not has_rounded:
             self.unrounded.add(value.nodes[-1])
         return result
 
@@ -178,7 +179,7 @@ class Schedule:
         return value.reduces and not is_shared and self._is_of_rows(value, operand, node, program)
 
     def _is_of_rows(self, value: Pending, operand: Operand, node: Node, program: Formula) -> bool:
-        """Whether a workgroup that computes a row of the node's result computes the value once for that row."""
+        """Whether a kernel with one workgroup for each row of the result computes the value once per row."""
         values = map(self._values.get, node.operands)
         is_anchored = any(isinstance(other, Pending) and other.anchor is not None for other in values)
         if is_anchored or value.alias is not None:
@@ -213,7 +214,7 @@ class Schedule:
             self._in_memory(max(pending, key=lambda o: len(self._values[o].sources)))  # type: ignore[union-attr]
 
     def _reshape(self, node: Node) -> None:
-        """Alias the operand. Only an output whose operand is in memory already needs a kernel, which copies."""
+        """Alias the operand. A kernel copies the operand only if it is in memory and the result is an output."""
         (operand,), (result,) = node.operands, node.outputs
         value = self._value(operand)
         is_shared = self._uses[operand] > 1 or operand in self._outputs
@@ -276,7 +277,7 @@ class Schedule:
         self._memory(result, place)
 
     def _read(self, operand: Operand) -> Traced:
-        """An operand as an array; an operand that only moves elements is read through."""
+        """An operand as an array. A pending operand that only moves elements is inlined."""
         value = self._values.get(operand)
         if isinstance(value, Pending) and value.only_moves:
             return value.result if value.alias is None else reshape_array(value.result, value.alias)
@@ -326,7 +327,7 @@ class Schedule:
 
 
 def _require_numbers(graph: Graph, backend: GpuBackend, features: Features) -> None:
-    """Ask for numbers in place of the sizes that kernels do not take."""
+    """Raise `NumbersNeededError` if kernels of the graph need numbers for some named sizes."""
     for_all: dict[str, str] = {}
     for_these: dict[str, str] = {}
     for node in graph.nodes:
@@ -338,7 +339,7 @@ def _require_numbers(graph: Graph, backend: GpuBackend, features: Features) -> N
 
 
 def _is_transposed(value: Pending) -> bool:
-    """Whether a value is an array in memory with permuted axes, one of the last two contiguous."""
+    """Whether a value is a strided view of an array in memory: the last two strides are not 0, and one of them is 1."""
     view = view_of(value.result) if value.only_moves and value.alias is None else None
     if view is None or any(is_same_size(stride, 0) for stride in view.strides[-2:]):
         return False

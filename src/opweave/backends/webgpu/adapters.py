@@ -148,8 +148,8 @@ def request_device(name: str, power_preference: PowerPreference) -> Any:
     """
     if _processes - {os.getpid()}:
         raise NotSupportedError(
-            f"{name}: this process was forked from one that uses WebGPU, whose drivers would hang here; multiprocessing "
-            "starts others by 'spawn'"
+            f"{name}: this process was forked from one that uses WebGPU, whose drivers would hang here; start processes "
+            "with multiprocessing's 'spawn' method"
         )
     _processes.add(os.getpid())
     adapter = adapters()[name]
