@@ -58,7 +58,7 @@ ROWS: list[tuple[str, dict[str, Any], str]] = [
     (
         "conv_transpose2d",
         {"filter_layout": "hwoi"},
-        "the filter must have 4 input channels as the input, got 3",
+        "the filter must have as many input channels as the input, 4, got 3",
     ),
     ("conv_transpose2d", {"bias": (6,), "groups": 2}, "bias must have shape [12], got float32[6]"),
     (

@@ -216,7 +216,7 @@ def conv_transpose(
         require(len(values) == axes, f"{name} must have {axes} values, got {list(values)}")
     _check_filter(groups, filter=filter, input=input)
     (batches, channels), (inputs, outputs) = input.shape[:2], filter.shape[:2]
-    require(channels == inputs, f"the filter must have {channels} input channels as the input, got {inputs}")
+    require(channels == inputs, f"the filter must have as many input channels as the input, {channels}, got {inputs}")
     require(channels % groups == 0, f"groups must divide the {channels} input channels, got {groups}")
     check_shape([outputs * groups], bias=bias)
     windows = zip(spatial(input), spatial(filter), padding[::2], padding[1::2], strides, dilations, strict=True)
@@ -264,7 +264,7 @@ def _(
     output_sizes: Sequence[int],
     groups: int,
 ) -> Operand:
-    """Convolve the input, with strides - 1 zeros between its elements, with the reversed filter."""
+    """Insert strides - 1 zeros between the elements of the input, and convolve with the reversed filter."""
     n, c, *image = input.shape
     _, o, *taps = filter.shape
     x, sizes = input, [size * stride for size, stride in zip(image, strides, strict=True)]
@@ -281,9 +281,9 @@ def _(
     ]
     # Negative padding removes the outermost elements.
     starts = [max(-pad, 0) for pad in begins]
-    seen = [size - start - max(-pad, 0) for size, start, pad in zip(sizes, starts, ends, strict=True)]
-    if seen != sizes:
-        x = b.slice(x, [0, 0, *starts], [n, c, *seen])
+    lengths = [size - start - max(-pad, 0) for size, start, pad in zip(sizes, starts, ends, strict=True)]
+    if lengths != sizes:
+        x = b.slice(x, [0, 0, *starts], [n, c, *lengths])
     w = b.transpose(b.reshape(filter, [groups, c // groups, o, *taps]), permutation=[0, 2, 1, *range(3, 3 + len(taps))])
     w = b.reverse(b.reshape(w, [groups * o, c // groups, *taps]), axes=list(range(2, 2 + len(taps))))
     pads = [max(pad, 0) for pair in zip(begins, ends, strict=True) for pad in pair]

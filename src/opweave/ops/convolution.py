@@ -138,7 +138,10 @@ def conv_transpose2d(
     require(groups > 0, f"groups must be greater than 0, got {groups}")
     image = dict(zip(input_layout, input.shape, strict=True))
     taps = dict(zip(filter_layout, filter.shape, strict=True))
-    require(image["c"] == taps["i"], f"the filter must have {image['c']} input channels as the input, got {taps['i']}")
+    require(
+        image["c"] == taps["i"],
+        f"the filter must have as many input channels as the input, {image['c']}, got {taps['i']}",
+    )
     # The specification lacks this check, without which a group may have a fraction of a channel.
     require(image["c"] % groups == 0, f"groups must divide the {image['c']} input channels, got {groups}")
     for name, operand, sizes in (("filter", filter, taps), ("input", input, image)):
@@ -191,7 +194,7 @@ def _(
     filter_layout: str,
     bias: Operand | None,
 ) -> Operand:
-    """Convolve the input, with zeros inserted between its elements (strides - 1), with the reversed filter."""
+    """Insert strides - 1 zeros between the elements of the input, and convolve with the reversed filter."""
     x = b.transpose(input, permutation=[input_layout.index(a) for a in "nchw"])
     w = b.transpose(filter, permutation=[filter_layout.index(a) for a in "iohw"])
     (n, c, *image), (_, o, *taps), (down, right) = x.shape, w.shape, strides
@@ -205,8 +208,8 @@ def _(
     ]
     # Negative padding removes the outermost elements.
     starts = [max(-pad, 0) for pad in before]
-    seen = [size - start - max(-pad, 0) for size, start, pad in zip(sizes, starts, after, strict=True)]
-    x = b.slice(b.reshape(spread, [n, c, *sizes]), [0, 0, *starts], [n, c, *seen])
+    lengths = [size - start - max(-pad, 0) for size, start, pad in zip(sizes, starts, after, strict=True)]
+    x = b.slice(b.reshape(spread, [n, c, *sizes]), [0, 0, *starts], [n, c, *lengths])
     w = b.transpose(b.reshape(w, [groups, c // groups, o, *taps]), permutation=[0, 2, 1, 3, 4])
     y = b.conv2d(
         x,

@@ -64,10 +64,11 @@ def _convolve(
     is_transposed = "output_sizes" in attributes
     is_grouped = groups > 1
     if not is_transposed and max(w.shape[2:]) == 1 and max(strides) > 1 and any(padding):
-        # The engine moves the strides of 1x1 filters to the operation before, except for grouped convolutions.
+        # The engine moves strides of a 1x1 convolution into the convolution before, which is wrong if there is padding. It
+        # leaves grouped convolutions alone, so emit one with a single group.
         is_grouped = True
     if not is_transposed and (ctx.precision == "bfloat16" or ctx.node in ctx.dequantised.products):
-        x, padding, strides = _cut(ctx, x, w.shape[2:], padding, strides, dilations)
+        x, padding, strides = _crop(ctx, x, w.shape[2:], padding, strides, dilations)
     window: dict[str, Any] = {
         "strides": list(strides),
         "pads_begin": list(padding[::2]),
@@ -89,7 +90,7 @@ def _convolve(
     return y
 
 
-def _cut(
+def _crop(
     ctx: Emitter,
     x: Value,
     taps: Sequence[int],
@@ -97,26 +98,26 @@ def _cut(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> tuple[Value, list[int], list[int]]:
-    """Cut the input of a convolution to the window, along each axis with one output; return padding and strides, too.
+    """Crop the input to the window along each axis that has one output; return the crop, its padding and its strides.
 
-    The stride becomes 1: AMX kernels of bfloat16 and of 8 bits are wrong for an output width of 1 with a stride
-    (https://github.com/pytorch/pytorch/pull/188426).
+    The stride along such an axis becomes 1: AMX kernels of bfloat16 and of 8 bits are wrong for an output width of 1 with
+    a stride (https://github.com/pytorch/pytorch/pull/188426).
     """
     before, after, steps, sizes = list(padding[::2]), list(padding[1::2]), list(strides), list(x.shape[2:])
     axes = range(len(steps))
     for axis in axes:
         extent = (taps[axis] - 1) * dilations[axis] + 1
-        rest = before[axis] + sizes[axis] + after[axis] - extent
-        if steps[axis] == 1 or rest >= steps[axis]:
+        unread = before[axis] + sizes[axis] + after[axis] - extent
+        if steps[axis] == 1 or unread >= steps[axis]:
             continue
         steps[axis] = 1
-        sizes[axis] -= max(0, rest - after[axis])
-        after[axis] = max(0, after[axis] - rest)
-    cut = [axis for axis in axes if sizes[axis] < x.shape[2 + axis]]
-    if cut:
-        ends, ones = [sizes[axis] for axis in cut], [1] * len(cut)
-        places = [2 + axis for axis in cut]
-        x = ctx.emit("slice", x, *map(ctx.constant, ([0] * len(cut), ends, ones, places)))
+        sizes[axis] -= max(0, unread - after[axis])
+        after[axis] = max(0, after[axis] - unread)
+    cropped = [axis for axis in axes if sizes[axis] < x.shape[2 + axis]]
+    if cropped:
+        ends, ones = [sizes[axis] for axis in cropped], [1] * len(cropped)
+        slice_axes = [2 + axis for axis in cropped]
+        x = ctx.emit("slice", x, *map(ctx.constant, ([0] * len(cropped), ends, ones, slice_axes)))
     return x, [pad for pair in zip(before, after, strict=True) for pad in pair], steps
 
 
