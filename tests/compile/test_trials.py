@@ -201,7 +201,7 @@ def test_engine_process_error_for_unsendable_graph(process: EngineProcess) -> No
     rival = Rival()
     rival.secret = lambda: None  # type: ignore[attr-defined]
     graph = recorded_graph(built(ow.ml.create_context(device="cpu", backend="onnxruntime")))
-    with pytest.raises(EngineFailureError, match=r"cannot be tried in a process of its own: .*lambda"):
+    with pytest.raises(EngineFailureError, match=r"cannot be tried in a separate process: .*lambda"):
         compile(graph, process.backend(rival), device="cpu", power_preference="default")
 
 

@@ -46,7 +46,7 @@ CONSTANT_COPIES = 8
 """Maximum number of copies of the constants in an engine that compiles. OpenVINO was seen to hold three."""
 
 TENSOR_COPIES = 3
-"""Maximum number of copies of all inputs, intermediates and outputs in an engine: more than in any that plans its memory."""
+"""Maximum number of copies of inputs, intermediates and outputs in an engine. One that plans its memory needs fewer."""
 
 MAX_SHARE = 0.5
 
@@ -68,7 +68,7 @@ class ProcessLimits:
 
 
 class EngineFailureError(OperationError):
-    """The engine ended its process, hung, or exceeded its memory; the message continues the name of the engine."""
+    """The engine ended its process, hung, or exceeded its memory. Callers put the name of the engine before the message."""
 
 
 class EngineProcess:
@@ -91,7 +91,7 @@ class EngineProcess:
         self.end()
 
     def backend(self, backend: Backend) -> Backend:
-        """Return a back end with the same rules, whose engine runs in this process."""
+        """Return a back end with the same rules, whose engine runs in the child process."""
         isolated = copy(backend)
         # Override one instance, so that its class stays that of the back end.
         isolated.__dict__["compile"] = lambda graph, **options: self._compile(backend, graph, **options)
@@ -146,7 +146,7 @@ class EngineProcess:
                 messages.send(cast("BinaryIO", process.stdin), request)
             answer = self._wait(process, work, seconds)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise EngineFailureError(f"cannot be tried in a process of its own: {error}") from error
+            raise EngineFailureError(f"cannot be tried in a separate process: {error}") from error
         except BaseException:
             self.end()
             raise
@@ -185,7 +185,7 @@ def start_python(command: str, variables: Mapping[str, str], **options: Any) -> 
     paths = os.pathsep.join(path for path in sys.path if path)
     executable = os.fsdecode(spawn.get_executable() or "")
     if not executable:
-        raise EngineFailureError("cannot be tried in a process of its own: Python's executable is not known")
+        raise EngineFailureError("cannot be tried in a separate process: Python's executable is not known")
     environment = {**os.environ, "PYTHONPATH": paths, **variables}
     line, pipe = [executable, "-P", "-c", command], subprocess.PIPE
     return subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=environment, **options)
@@ -220,9 +220,10 @@ class _RemoteRunner(Runner):
 
 
 def watch(pid: int, is_done: Callable[[float], bool], work: str, seconds: float, max_bytes: int) -> None:
-    """Wait for the child process of an engine until `is_done(seconds)` or a limit.
+    """Wait for the child process of an engine until `is_done(timeout)` returns true; raise once the child exceeds a limit.
 
-    Time spent stopped or waiting for a processor does not count. `work` names the child's work in errors.
+    The limit of `seconds` does not include time spent stopped or waiting for a processor. `work` names the child's work in
+    errors.
 
     Raises:
         EngineFailureError: the child exceeds a limit.
@@ -263,7 +264,8 @@ def available() -> int:
     free = memory.physical()
     with suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as file:
         free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
-    with suppress(OSError, ValueError, StopIteration):  # of a container; "max" where it has no limit
+    # Limits of a container. A file without a limit has "max", which is no integer.
+    with suppress(OSError, ValueError, StopIteration):
         limit, taken = (int(Path(CGROUPS, f"memory.{name}").read_text()) for name in ("max", "current"))
         lines = Path(CGROUPS, "memory.stat").read_text().splitlines()
         cached = next(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
