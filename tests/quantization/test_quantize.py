@@ -363,7 +363,7 @@ def test_nothing_is_written_after_an_error(tmp_path: Path, monkeypatch: pytest.M
         ({"block_size": True}, "block_size must be in"),
         ({"to": "float16", "block_size": 32}, "block_size is for 'int8' and 'int4', got 'float16'"),
         ({"reduce_range": True}, "reduce_range is for 'static', got 'int8'"),
-        ({"exclude": ["stem", "head/*"]}, r"exclude has 'head/\*', by which no node and no weights are called"),
+        ({"exclude": ["stem", "head/*"]}, r"exclude has 'head/\*', which matches no node and no weights"),
         ({"exclude": "stem"}, "exclude must be a list of names, got 'stem'"),
     ],
 )

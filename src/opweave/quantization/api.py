@@ -31,7 +31,7 @@ Form = Literal["int8", "int4", "static", "float16", "bfloat16"]
 """The form of the new model."""
 
 FIRST_OPSETS = {"int8": 13, "int4": 21, "float16": 6, "bfloat16": 13}
-"""The operator sets that have the nodes of each form; blocks need that of 4 bits."""
+"""The first operator set that has the nodes of each form. A `block_size` needs that of "int4"."""
 
 WEIGHTS_ALONE = ("GRU", "Gather", "LSTM", "RNN")
 """Operators whose weights alone become narrower in the form "static": ONNX Runtime does not compute them on integers."""
@@ -59,11 +59,11 @@ def quantize(
     - "int4": weights in 4 bits, with a scale and a zero point for each block along the axis that a product sums over.
       Weights whose axes no block divides, such as those of depthwise convolutions, get 8 bits.
     - "static": weights in 8 bits, and products that compute on integers, with ranges measured on `inputs`.
-    - "float16" and "bfloat16": weights in 16 bits, which `Cast` widens. What engines compute in is the `precision` of a
-      session.
+    - "float16" and "bfloat16": weights in 16 bits, which `Cast` widens. The `precision` of a session sets the type that
+      engines compute in.
 
-    With `inputs`, each layer is run on the same inputs as in the original, and end to end; the outputs of both models are
-    compared, and both are measured in turn.
+    With `inputs`, the result has the error of each layer, both on the inputs that the layer has in the original and end to
+    end; the errors of the outputs; and the times of both models, which run alternately.
 
     >>> import numpy as np, opweave as ow, tempfile
     >>> builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
@@ -80,7 +80,8 @@ def quantize(
         path: the file to write. Weights are written into a second file, `NAME.data`, if the original has such a file, or if
             they are larger than 1.5 GB. Existing files are replaced once the new ones are complete.
         to: the form of the new model.
-        inputs: an array for each input, by name; or several of these. "static" needs samples of real data, a hundred or so.
+        inputs: a sample, that is, an array for each input by name; or several samples. "static" needs about 100 samples of
+            real data.
         block_size: the elements of a block, for "int8" and "int4"; where it does not divide an axis, another size is chosen.
             Default: no blocks in 8 bits, 32 in 4 bits.
         exclude: names of nodes or weights that stay as they are; `*` and `?` stand for any characters.
@@ -138,7 +139,8 @@ def quantize(
         is_external = contents.is_external or total > MAX_EMBEDDED_BYTES
         complete = folder / target.name
         written = write_model(contents.proto, contents.stored, complete, "quantize", is_external, MIN_ELEMENTS * 4)
-        Model.load(complete, limits)  # which checks it
+        # Loading checks the new model, in Opweave and in ONNX Runtime.
+        Model.load(complete, limits)
         check_loads(complete)
         new_bytes = sum(file.stat().st_size for file in written)
         files = _move(written, target)
@@ -200,18 +202,18 @@ def _feeds(source: Model, inputs: Samples | None) -> list[dict[str, np.ndarray]]
 
 
 def _check_names(contents: ModelContents, exclude: Sequence[str]) -> None:
-    """Require that each pattern is of something."""
+    """Require that each pattern matches a node or weights."""
     graph = contents.proto.graph
     names = [*(node.name for node in graph.node), *(tensor.name for tensor in graph.initializer)]
     for pattern in exclude:
         require(
             is_excluded(names, [pattern]),
-            f"quantize: exclude has {short_repr(pattern)}, by which no node and no weights are called",
+            f"quantize: exclude has {short_repr(pattern)}, which matches no node and no weights",
         )
 
 
 def _check_target(model: Any, source: Model, path: str | Path) -> tuple[Path, int]:
-    """The file to write, which must not be one of the original; and the size of the original."""
+    """Return the file to write and the bytes of the original; reject a file of the original."""
     target, mode = resolve_links(path)
     rule = f"quantize: the path must be a regular file, got {path}"
     require(mode is None or stat.S_ISREG(mode), rule)

@@ -137,7 +137,8 @@ def _needed(model: ModelContents, targets: Sequence[str], computed: set[str]) ->
     chosen: set[int] = set()
     starts: dict[str, None] = {}
     pending = list(targets)
-    for name in pending:  # which grows
+    # The loop appends to `pending`.
+    for name in pending:
         if makers[name] in chosen:
             continue
         chosen.add(makers[name])
