@@ -141,7 +141,9 @@ def arange(
     values = np.arange(*((start, stop, step) if stop is not None else (0, start, step)))
     if values.size and isdtype(target, "integral"):
         info = np.iinfo(target)
-        require(info.min <= values.min() and values.max() <= info.max, f"arange: {target} does not hold {values.max()}")
+        low, high = values.min(), values.max()
+        fits = info.min <= low and high <= info.max
+        require(fits, f"arange: {target} does not hold numbers from {low} to {high}")
     return array_of(values.astype(target), device, "arange")
 
 
@@ -202,7 +204,7 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
         indexing: "xy" puts the second array on the first axis (rows), and the first one on the second axis; "ij" keeps the
             order of the arrays.
 
-    Returns: An array for each argument, of its data type; all have one dimension for each argument.
+    Returns: An array for each of `arrays`, with the same data type and the rank `len(arrays)`.
     Raises: an array does not have one dimension, or `indexing` is neither "xy" nor "ij".
 
     >>> x, y = xp.meshgrid(xp.asarray([1, 2, 3]), xp.asarray([10, 20]))

@@ -18,9 +18,9 @@ from ..support.errors import require
 def declare(
     arguments: Mapping[str, str] = MappingProxyType({}), /, **limits: Limits
 ) -> Callable[[Callable[..., Declared]], CustomOp[Declared]]:
-    """Declare a composite by its shape rule, as `opweave.op` does, but with messages that do not name the line of the rule.
+    """Declare a composite by its shape rule. Error messages do not name the line of the rule, unlike those of `opweave.op`.
 
-    `arguments` describes parameters that several composites share, which their docstrings leave out.
+    `arguments` documents parameters that several composites share, so that each docstring can leave them out.
     """
 
     def decorate(function: Callable[..., Declared]) -> CustomOp[Declared]:
@@ -37,14 +37,14 @@ def last_axis(input: Operand) -> int:
 
 
 def check_axis(input: Operand, axis: int | None) -> int:
-    """Require an axis of `input`, and return it. The default is already filled in."""
+    """Require that `axis` is an axis of `input`, and return the axis. None cannot occur: defaults are filled in before."""
     assert axis is not None
     require(0 <= axis < input.rank, f"axis must be in [0, {input.rank}), got {axis}")
     return axis
 
 
 def check_axes(rank: int, axes: Any) -> tuple[int, ...]:
-    """Require different axes of an operand, and return them. None stands for all."""
+    """Require that `axes` are different axes of an operand of `rank`, and return the axes; all axes for None."""
     if axes is None:
         return tuple(range(rank))
     is_list = isinstance(axes, tuple) and all(isinstance(axis, (int, np.integer)) for axis in axes)
