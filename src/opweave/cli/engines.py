@@ -358,7 +358,7 @@ def _prepare(engine: EngineRow, job: Job) -> tuple[Run, Choices]:
     device, backend = engine.device or None, engine.backend or None
     context = ml.create_context(device=device, backend=backend, precision=job.precision, threads=job.threads)  # type: ignore[arg-type]
     session_options = dict(job.options)
-    if engine.name != AUTO:  # which has the defaults of sessions
+    if engine.name != AUTO:  # "auto" keeps the defaults of sessions
         session_options["specialise"] = "always"
     session = InferenceSession(Path(job.model), context, **session_options)
     return lambda feed: session.run(None, feed), lambda: _choices_of(session, job) if engine.name == AUTO else {}

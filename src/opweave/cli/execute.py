@@ -74,7 +74,7 @@ def execute(
         console.print(str(FOLDER), soft_wrap=True)
         return
     options: dict[str, Any] = {"device": device, "precision": precision, "threads": threads}
-    replacing_onnxruntime(**options)  # which checks them
+    replacing_onnxruntime(**options)  # checks the options
     if device is not None or precision is not None:
         from ..backends import find_device
 

@@ -36,7 +36,8 @@ def options_script(**options: Any) -> str:
         options: `url` and `token` of the server; `mode`: "strict" or "lazy"; `force`: whether to replace an existing
             `navigator.ml`.
     """
-    safe = json.dumps(options).replace("</", r"<\/")  # which would end a script element
+    # "</" would end a script element.
+    safe = json.dumps(options).replace("</", r"<\/")
     return f"globalThis.opweaveOptions = {safe};\n"
 
 

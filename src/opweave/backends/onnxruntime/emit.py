@@ -472,7 +472,8 @@ class Emitter:
         name = f"{self._prefix}c{len(self.constants)}"
         self.constants[name] = array
         info = INFO.get(array.dtype.name)
-        is_packed = info is not None and info.bits < 8  # which sessions take as a part of the model only
+        # Sessions take packed arrays only as a part of the model.
+        is_packed = info is not None and info.bits < 8
         if array.nbytes <= inline_bytes or is_packed:
             self._inline.add(name)
         return Value(name, name_of(array.dtype), array.shape)
