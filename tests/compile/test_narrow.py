@@ -18,6 +18,7 @@ import opweave as ow
 from opweave.backends.onnxruntime import narrow_models
 from opweave.backends.onnxruntime.narrow import kernel_block
 from opweave.compile import constants as shared_constants
+from opweave.composites import gather_n_bits, matmul_n_bits
 from opweave.composites.packing import Quantised
 
 CPU = ow.ml.create_context(device="cpu", backend="onnxruntime", drafts=True)
@@ -422,3 +423,25 @@ def onnxruntime_result(proto: onnx.ModelProto, feed: dict[str, np.ndarray]) -> n
     session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     result: np.ndarray = session.run(None, feed)[0]
     return result
+
+
+@pytest.mark.parametrize("names", [(2, "blocks"), ("rows", 2), ("rows", "blocks")])
+def test_packed_rows_of_named_sizes(names: tuple[Any, Any]) -> None:
+    """The engine refuses a name in the shape of one operand where another has a number."""
+    rng, results = np.random.default_rng(0), []
+    feeds = {
+        "weight": rng.integers(0, 256, (2, 2, 16), "uint8"),
+        "zero": rng.integers(0, 256, (2, 2), "uint8"),
+        "indices": np.int32([1, 0, 1]),
+        "x": rng.standard_normal((3, 32), "float32"),
+    }
+    for device in ("cpu", "reference"):
+        context = ow.ml.create_context(device=device, drafts=True, precision="ieee")
+        b = ow.MLGraphBuilder(context)
+        weight, zero = b.input("weight", "uint8", [*names, 16]), b.input("zero", "uint8", list(names))
+        scale = b.constant(np.float32([[1, 2], [3, 4]]))
+        rows = gather_n_bits(b, weight, scale, b.input("indices", "int32", [3]), zero, width=32, bits=8, block_size=16)
+        product = matmul_n_bits(b, b.input("x", "float32", [3, 32]), weight, scale, zero, bits=8, block_size=16)
+        results.append(context.compute(b.build({"rows": rows, "product": product}), feeds))
+    for name, expected in results[1].items():
+        np.testing.assert_allclose(results[0][name], expected, rtol=1e-4, atol=1e-2)

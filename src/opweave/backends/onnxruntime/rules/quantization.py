@@ -6,6 +6,7 @@ reach one of these forms. Otherwise each dimension is split into (blocks, elemen
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ....composites import quantization as composites
@@ -202,6 +203,12 @@ def _kernel_operands(
     arrays = [ctx.array_of(operand) for operand in operands]
     is_power = kernel_block(block_size) == block_size and scale.dims[0] == weight.dims[0]
     if is_power or any(array is None for array in arrays):
+        rows = next((value.dims[0] for value in operands if isinstance(value.dims[0], int)), weight.dims[0])
+        blocks = -(-width // block_size)
+        weight = _with_numbers(ctx, weight, [rows, blocks, block_size * bits // 8])
+        scale = _with_numbers(ctx, scale, [rows, blocks])
+        if zero_point is not None:
+            zero_point = _with_numbers(ctx, zero_point, [rows, -(-blocks * bits // 8)])
         return weight, scale, zero_point, block_size
     numbers, scales, zeros = (*arrays, None)[:3]
     assert numbers is not None
@@ -213,6 +220,14 @@ def _kernel_operands(
         None if divided.zero_point is None else ctx.add_constant(divided.zero_point),
         divided.block_size,
     )
+
+
+def _with_numbers(ctx: Emitter, value: Value, shape: Sequence[int]) -> Value:
+    """The value in a shape without names, if it has some: the engine refuses a name beside a number that it must equal."""
+    if is_static(value.dims) or not is_static(shape):
+        return value
+    sized: Value = ctx.emit("Reshape", value, ctx.constant(list(shape)), shape=tuple(shape))
+    return sized
 
 
 @ort.lower_contrib(composites.matmul_n_bits, when=_has_fast_kernel)
