@@ -343,3 +343,17 @@ def test_measurement_states() -> None:
     found = Measurement("", "", "rival", {"own": 1.0, "rival": 0.7, "slow": 1.5}, {"wrong": "it is"}, 3, "", "")
     times = "own 1.00 s, rival 700.00 ms, slow 1.50 s"
     assert found.reason == f"rival, verified, 0.7x; slow verified, 1.5x; {times}; wrong refused: it is"
+
+
+def test_use_is_watched_while_it_waits_for_a_child() -> None:
+    """Another program's child may take longer than all periods."""
+    owner = Owner()
+    use, x = Use(owner, 1), np.float32([1, 2])
+    use.count("a", uses.THRESHOLD_SECONDS)
+    use.note("a", ["x"], [x])
+    assert use.sample is not None
+    for _ in range(uses.MAX_PERIODS + 1):
+        use.count("a", 1.0)
+    assert not use.is_over
+    use.end("a", "not verified: why")
+    assert use.is_over

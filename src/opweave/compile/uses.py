@@ -72,7 +72,10 @@ class Use:
     @property
     def is_over(self) -> bool:
         """Whether the graph or session no longer needs to be watched."""
-        return self.owner() is None or len(self.states) >= self._most or self._periods > MAX_PERIODS
+        if self.owner() is None or len(self.states) >= self._most:
+            return True
+        # With a sample, it waits for its child process, or for the end of another program's.
+        return self.sample is None and self._periods > MAX_PERIODS
 
     def pop_use(self) -> Hashable:
         """Remove and return the key of the last noted call; None if there was none since the last time."""
