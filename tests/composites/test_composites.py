@@ -155,7 +155,7 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.group_normalization: ("decomposed", Call(floats(1, 4, 2), groups=2)),
     composites.group_query_attention: ("native", Call(Q, floats(1, 4, 8), floats(1, 4, 8), heads=2, groups=1)),
     composites.gather_n_bits: (
-        "native",
+        "composed",
         Call(np.zeros((3, 1, 8), "uint8"), floats(3, 1), np.int32([1, 2]), width=16, block_size=16),
     ),
     composites.grid_sample: ("native", Call(IMAGE, GRID)),
