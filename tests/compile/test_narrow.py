@@ -19,7 +19,7 @@ from opweave.backends.onnxruntime import narrow_models
 from opweave.backends.onnxruntime.narrow import kernel_block
 from opweave.compile import constants as shared_constants
 from opweave.composites import gather_n_bits, matmul_n_bits
-from opweave.composites.packing import Quantised
+from opweave.composites.packing import QuantizedConstant
 
 CPU = ow.ml.create_context(device="cpu", backend="onnxruntime", drafts=True)
 IEEE = ow.ml.create_context(device="cpu", backend="onnxruntime", precision="ieee", drafts=True)
@@ -213,7 +213,7 @@ def test_kernel_blocks_divide_blocks(size: int) -> None:
 
 def test_packed_numbers_of_bytes_are_no_copy() -> None:
     numbers = np.zeros((8, 64), np.uint8)
-    packed = Quantised(numbers, np.ones((8, 2), "float32"), np.zeros((8, 2), np.uint8)).pack()
+    packed = QuantizedConstant(numbers, np.ones((8, 2), "float32"), np.zeros((8, 2), np.uint8)).pack()
     assert np.shares_memory(packed, numbers)
 
 

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from ..composites import gather_n_bits, matmul_n_bits
-from ..composites.packing import Quantised
+from ..composites.packing import QuantizedConstant
 from ..core.graph import Desc, Graph, Node, Operand, add_like
 from ..core.sizes import is_same_size, is_static
 from ..ops import activation, convolution, dynamic, elementwise, indexing, matrix, movement, quantization
@@ -63,7 +63,7 @@ class _NarrowBuilder(Recorder):
 class _NarrowReader:
     def __init__(self, graph: Graph, sources: Mapping[Node, Node], gains: Gains, is_exact: bool) -> None:
         self._graph, self._sources, self._gains, self._is_exact = graph, sources, gains, is_exact
-        self._tables: dict[Operand, Quantised | None] = {}
+        self._tables: dict[Operand, QuantizedConstant | None] = {}
         self._copies: dict[Operand, Operand] = {}
         self._builder = _NarrowBuilder()
         self.matches = {node: build for node in graph.nodes if (build := self._match(node)) is not None}
@@ -147,7 +147,7 @@ class _NarrowReader:
     def _product(
         self,
         node: Node,
-        columns: Quantised,
+        columns: QuantizedConstant,
         x: Operand,
         shape: Sequence[int],
         finish: Callable[[Operand], Operand],
@@ -227,19 +227,19 @@ class _NarrowReader:
 
         return build
 
-    def _matrix(self, operand: Operand, other: Operand) -> Quantised | None:
+    def _matrix(self, operand: Operand, other: Operand) -> QuantizedConstant | None:
         """A dequantised matrix; leading axes of 1 are removed, if the other operand of the product has as many axes."""
         if operand.rank > other.rank or other.is_constant or any(size != 1 for size in operand.shape[:-2]):
             return None
         table = self._table(operand)
         return table if table is None or operand.rank == 2 else table.reshape(operand.shape[-2:])
 
-    def _table(self, operand: Operand) -> Quantised | None:
+    def _table(self, operand: Operand) -> QuantizedConstant | None:
         if operand not in self._tables:
             self._tables[operand] = self._find_table(operand)
         return self._tables[operand]
 
-    def _find_table(self, operand: Operand) -> Quantised | None:
+    def _find_table(self, operand: Operand) -> QuantizedConstant | None:
         node = operand.node
         if node is None:
             return None
@@ -259,11 +259,11 @@ def _same(y: Operand) -> Operand:
     return y
 
 
-def _table_of(node: Node) -> Quantised | None:
+def _table_of(node: Node) -> QuantizedConstant | None:
     """The operands of a dequantisation of constants that can be packed; None for others."""
     if not all(operand.is_constant for operand in node.operands):
         return None
-    table = Quantised(*(operand.value for operand in node.operands))
+    table = QuantizedConstant(*(operand.value for operand in node.operands))
     return table if table.is_usable else None
 
 
@@ -287,18 +287,18 @@ def _node_of(operand: Operand) -> Node:
     return operand.node
 
 
-def _empty(builder: Recorder, rows: Quantised) -> Operand:
+def _empty(builder: Recorder, rows: QuantizedConstant) -> Operand:
     """A stand-in for packed numbers, which takes no memory."""
     desc = Desc("uint8", rows.packed_shape)
     return Operand(builder, desc, value=np.broadcast_to(np.uint8(0), desc.shape))
 
 
-def _packed(builder: Recorder, rows: Quantised) -> Operand:
+def _packed(builder: Recorder, rows: QuantizedConstant) -> Operand:
     """The packed numbers, which graphs of the same constant share."""
     return constant(builder, share(f"packed {rows.packed_shape}", [rows.numbers], rows.pack), "uint8")
 
 
-def _scales(builder: Recorder, rows: Quantised) -> tuple[Operand, Operand | None]:
+def _scales(builder: Recorder, rows: QuantizedConstant) -> tuple[Operand, Operand | None]:
     zeros = rows.zero_points()
     scale = constant(builder, rows.scales(), rows.scale.dtype.name)
     return scale, None if zeros is None else constant(builder, zeros, "uint8")

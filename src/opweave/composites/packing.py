@@ -18,7 +18,7 @@ ROUNDED_BLOCK = 32
 
 
 @dataclass(frozen=True)
-class Quantised:
+class QuantizedConstant:
     """A quantised constant: `(numbers - zero_point) * scale`.
 
     Each row of a matrix becomes a column of a product, or is picked from a table. The properties and the packing are those
@@ -40,15 +40,17 @@ class Quantised:
         is_narrow = self.numbers.dtype.name in NARROW and self.scale.dtype.name in ("float32", "float16")
         return is_narrow and self.numbers.ndim > 1 and self.numbers.size > 0 and bool(np.isfinite(self.scale).all())
 
-    def transpose(self, permutation: Sequence[int]) -> Quantised:
-        return Quantised(*(array.transpose(permutation) for array in (self.numbers, self.scale, self.zero_point)))
+    def transpose(self, permutation: Sequence[int]) -> QuantizedConstant:
+        return QuantizedConstant(
+            *(array.transpose(permutation) for array in (self.numbers, self.scale, self.zero_point))
+        )
 
-    def reshape(self, shape: Sequence[int]) -> Quantised | None:
+    def reshape(self, shape: Sequence[int]) -> QuantizedConstant | None:
         """The constant in another shape; None if scales then apply to no blocks of it."""
         part = merge_blocks(self.numbers.shape, self.scale.shape, shape)
         if part is None:
             return None
-        return Quantised(self.numbers.reshape(shape), self.scale.reshape(part), self.zero_point.reshape(part))
+        return QuantizedConstant(self.numbers.reshape(shape), self.scale.reshape(part), self.zero_point.reshape(part))
 
     def widen(self) -> np.ndarray:
         """The real numbers, rounded as `dequantize_linear` rounds them: to float32, and then to the type of the scale."""

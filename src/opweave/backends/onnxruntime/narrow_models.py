@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...composites.packing import NARROW, Quantised
+from ...composites.packing import NARROW, QuantizedConstant
 from .. import Precision
 from .constants import CONVOLUTIONS, DEQUANTISES, READS_NARROW, readers
 from .narrow import gains_from_lookup, kernel_block, kernel_weight
@@ -49,7 +49,7 @@ class _NarrowModel:
         self._producers = {name: node for node in graph.node for name in node.output}
         self._infos = {info.name: info for info in (*graph.value_info, *graph.input)}
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
-        self._tables: dict[str, Quantised | None] = {}
+        self._tables: dict[str, QuantizedConstant | None] = {}
         self._rows: dict[tuple[str, bool], _PackedRows | None] = {}
         self.packed: dict[str, np.ndarray] = {}
         # Names of intermediate values, which no other value has.
@@ -160,7 +160,7 @@ class _NarrowModel:
         attributes = {**rows.sizes, "gather_axis": 0, "quantize_axis": 1}
         return [_node("GatherBlockQuantized", [flat, indices, *others], output, node, MICROSOFT, **attributes)]
 
-    def _dequantised_rows(self, node: Any, input: str, table: Quantised) -> list[Any]:
+    def _dequantised_rows(self, node: Any, input: str, table: QuantizedConstant) -> list[Any]:
         """Pick rows of bytes, and dequantise them with a scale for each column."""
         prefix, output = f"{input}{self._mark}/columns of rows", node.output[0]
         arrays = table.numbers, table.scale.reshape(-1), table.zero_point.reshape(-1)
@@ -232,14 +232,14 @@ class _NarrowModel:
         is_padded = prod(divided.weight.shape[1:]) * 8 != width * rows.bits
         return _PackedRows(inputs, count, width, rows.bits, divided.block_size, rows.scale.dtype, is_padded)
 
-    def _table(self, name: str) -> Quantised | None:
+    def _table(self, name: str) -> QuantizedConstant | None:
         """The constant that a value dequantises, in the shape of the value; None if there is none."""
         if name not in self._tables:
             self._tables[name] = None  # a cycle, which the engine refuses
             self._tables[name] = self._find_table(name)
         return self._tables[name]
 
-    def _find_table(self, name: str) -> Quantised | None:
+    def _find_table(self, name: str) -> QuantizedConstant | None:
         node = self._producers.get(name)
         if node is None or len(node.output) != 1 or not node.input:
             return None
@@ -260,7 +260,7 @@ class _NarrowModel:
         sizes = [int(size) for size in shape]
         return table.reshape(sizes) if prod(sizes) == table.numbers.size else None
 
-    def _dequantised(self, node: Any) -> Quantised | None:
+    def _dequantised(self, node: Any) -> QuantizedConstant | None:
         """The operands of a DequantizeLinear of constants, with scales in the rank of the numbers."""
         numbers, scale, zero_point = (self._array(name) if name else None for name in (*node.input, "")[:3])
         if numbers is None or scale is None or numbers.dtype.name not in NARROW or numbers.ndim < 2:
@@ -278,7 +278,7 @@ class _NarrowModel:
             zero_point = np.zeros(scale.shape, numbers.dtype)
         if zero_point.dtype != numbers.dtype or zero_point.size != scale.size:
             return None
-        table = Quantised(numbers, scale.reshape(part), zero_point.reshape(part))
+        table = QuantizedConstant(numbers, scale.reshape(part), zero_point.reshape(part))
         return table if table.is_usable else None
 
     # Values -----------------------------------------------------------------------------------------------------------
