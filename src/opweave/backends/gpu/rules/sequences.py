@@ -79,7 +79,9 @@ class RecurrentNetwork:
         """
         steps, batches, size = input.shape
         sizes = (*weight.shape, size, hidden_size)
-        needed = variables_in(sizes if variables_in(sizes) or hidden_size <= MAX_HIDDEN_SIZE else (steps,))
+        needed = variables_in(sizes)
+        if not needed and hidden_size > MAX_HIDDEN_SIZE:
+            needed = variables_in((steps,))
         return needed, names_in_empty((steps, batches)) - needed
 
     @property
