@@ -7,12 +7,12 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+from opweave.composites.packing import pack_codes
 from opweave.quantization.blocks import (
     NarrowWeights,
     block_size_for,
     narrow_blocks,
     narrow_channels,
-    pack,
 )
 
 GENERATOR = np.random.default_rng(2)
@@ -99,7 +99,7 @@ def test_pack_is_that_of_onnx(count: int) -> None:
     values = GENERATOR.integers(0, 16, count).astype(np.uint8)
     tensor = helper.make_tensor("q", TensorProto.UINT4, [count], values.tolist())
     raw = bytes(byte & 0xFF for byte in tensor.int32_data) if not tensor.raw_data else tensor.raw_data
-    assert pack(values).tobytes() == raw
+    assert pack_codes(values, 4).tobytes() == raw
 
 
 @pytest.mark.parametrize("requested", [16, 32, 64, 100, 128])

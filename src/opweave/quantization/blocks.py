@@ -123,19 +123,6 @@ def _narrow_to_4(part: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndar
     return values.astype(np.uint8), best_scale, best_zero
 
 
-def pack(values: np.ndarray) -> np.ndarray:
-    """Numbers of 4 bits as ONNX stores them: two in a byte, the first one in the lower half.
-
-    >>> pack(np.uint8([[1, 2, 3]])).tolist()
-    [33, 3]
-    """
-    flat = values.reshape(-1)
-    if flat.size % 2:
-        flat = np.append(flat, flat.dtype.type(0))
-    packed: np.ndarray = flat[::2] | (flat[1::2] << 4)
-    return packed
-
-
 def block_size_for(size: int, requested: int, any_size: bool = False) -> int:
     """The size of blocks that divide an axis evenly, from 12 to twice the request; 0 if there is none.
 

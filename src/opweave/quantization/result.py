@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..support.formatting import duration, shorten, size, table
+from ..inspect.diff.result import number
+from ..support.formatting import duration, json_value, shorten, size, table
 from ..support.names import count_of, printable, visible
 
 MAX_ROWS = 16
@@ -108,7 +109,7 @@ class Quantization:
     def to_dict(self) -> dict[str, Any]:
         """All numbers, for tools: plain lists, dictionaries, strings and numbers. Infinite numbers and NaN are strings."""
         data = asdict(self) | {"files": [str(path) for path in self.files], "ratio": self.ratio}
-        plain: dict[str, Any] = _plain(data)
+        plain: dict[str, Any] = json_value(data)
         return plain
 
     def __repr__(self) -> str:
@@ -123,8 +124,8 @@ class Quantization:
         Args:
             rows: the maximum number of layers: those with the largest own errors, or errors of weights without samples.
         """
-        order = sorted(self.layers, key=_severity, reverse=True)[:rows]
-        shown = [layer for layer in self.layers if layer in order]
+        order = sorted(range(len(self.layers)), key=lambda place: _severity(self.layers[place]), reverse=True)
+        shown = [self.layers[place] for place in sorted(order[:rows])]
         lines = [self.title, "", *table([_HEAD, *map(_cells, shown)], words=3)]
         if len(self.layers) > len(shown):
             lines.append(f"… {count_of(len(self.layers) - len(shown), 'more layer')}, with smaller errors")
@@ -173,12 +174,4 @@ def _cells(layer: LayerDifference) -> Sequence[str]:
 
 
 def _number(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.2g}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return "" if math.isnan(value) else number(value)

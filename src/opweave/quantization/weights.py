@@ -8,12 +8,13 @@ from typing import Literal
 
 import numpy as np
 
+from ..composites.packing import pack_codes
 from ..onnx.model.protobuf import NodeProto, TensorProto, node, sub_graphs
 from ..onnx.model.scopes import all_nodes, free_names
 from ..support.formatting import size
 from ..support.names import printable
 from ..support.records import record
-from .blocks import BITS_4, BITS_8, NarrowWeights, block_size_for, narrow_blocks, narrow_channels, pack
+from .blocks import BITS_4, BITS_8, NarrowWeights, block_size_for, narrow_blocks, narrow_channels
 from .contents import MIN_ELEMENTS, GraphContents, ModelContents, integers_of
 from .result import KeptWeights
 from .tables import LEAST_HALF_SCALE, is_table, write_table
@@ -267,14 +268,19 @@ def _write_integers(contents: GraphContents, name: str, narrow: NarrowWeights) -
     if narrow.zero_point is None:
         contents.add(inputs[0], narrow.values, TensorProto.INT8)
     else:
-        contents.add_bytes(inputs[0], narrow.values.shape, pack(narrow.values), TensorProto.UINT4)
+        contents.add_bytes(inputs[0], narrow.values.shape, _pack(narrow.values), TensorProto.UINT4)
         inputs.append(contents.new_name(f"{name}_zero_point"))
-        contents.add_bytes(inputs[2], narrow.zero_point.shape, pack(narrow.zero_point), TensorProto.UINT4)
+        contents.add_bytes(inputs[2], narrow.zero_point.shape, _pack(narrow.zero_point), TensorProto.UINT4)
     contents.add(inputs[1], narrow.scale, element_type)
     attributes = {"axis": narrow.axis} | ({"block_size": narrow.block_size} if narrow.block_size else {})
     widening = node("DequantizeLinear", inputs, [name], **attributes)
     widening.name = f"{name}_DequantizeLinear"
     return widening
+
+
+def _pack(numbers: np.ndarray) -> np.ndarray:
+    """Numbers of 4 bits as ONNX stores them: two in a byte, across all rows."""
+    return pack_codes(numbers.reshape(-1), BITS_4)
 
 
 def _write_halves(contents: GraphContents, name: str, stored: np.ndarray, element_type: int) -> NodeProto:

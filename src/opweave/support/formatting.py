@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from .names import count_of, printable, visible
 
@@ -85,3 +87,16 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
     "n = 3, 'batch size' = 1"
     """
     return ", ".join(f"{printable(name)} = {size}" for name, size in sizes.items())
+
+
+def json_value(value: Any) -> Any:
+    """Nested dictionaries, lists and tuples as JSON has them: infinite numbers and NaN are strings.
+
+    >>> json_value({"errors": (0.5, float("inf"))})
+    {'errors': [0.5, 'inf']}
+    """
+    if isinstance(value, Mapping):
+        return {name: json_value(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_value(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

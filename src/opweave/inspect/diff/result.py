@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ...core.graph import Graph
 from ...support.errors import require
 from ...support.files import atomic_writer
-from ...support.formatting import shorten, table
+from ...support.formatting import json_value, shorten, table
 from ...support.names import count_of, printable, visible
 from .measure import Error, Values
 
@@ -172,7 +172,7 @@ class Difference:
             "operations": rows,
             "outputs": [asdict(output) for output in self.outputs],
         }
-        plain: dict[str, Any] = _plain(data)
+        plain: dict[str, Any] = json_value(data)
         return plain
 
     def save(self, path: str | Path) -> None:
@@ -280,11 +280,3 @@ def number(value: float) -> str:
     ('0', '0.00012', '1.2e+04', 'inf')
     """
     return f"{value:.2g}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
