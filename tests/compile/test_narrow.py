@@ -297,6 +297,34 @@ def test_models_look_up_bytes_with_a_scale_for_each_column(data_type: str) -> No
     assert [node.op_type for node in model.graph.node] == ["Gather", "DequantizeLinear"]
 
 
+@pytest.mark.parametrize("place", [4096, -4097, 2**31, -(2**40)])
+@pytest.mark.parametrize("data_type", ["uint4", "int8"])
+def test_models_check_computed_indices(place: int, data_type: str) -> None:
+    """Sessions treat them as in tables of floats; the engine's kernel gives zeros where they are out of range."""
+    numbers, scale, zero = quantised(data_type, (4096, 32), (4096, 1))
+    table = real((numbers, scale, zero)).astype("float32")
+    double = [helper.make_node("Add", ["i", "i"], ["twice"]), helper.make_node("Sub", ["twice", "i"], ["places"])]
+    lookup = helper.make_node("Gather", ["w", "places"], ["y"])
+    widen = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], axis=1, block_size=32)
+    inputs, places = {"i": ["n", 2]}, np.int64([[3, -4096], [4095, 0]])
+    model = model_of([widen, *double, lookup], inputs, {"q": numbers, "s": scale, "z": zero})
+    plain = model_of([*double, lookup], inputs, {"w": table})
+    results = []
+    for session in (ow.InferenceSession(each, specialise="never") for each in (model, plain)):
+        np.testing.assert_allclose(session.run(None, {"i": places})[0], table[places], rtol=1e-6)
+        results.append(session.run(None, {"i": np.int64([[3, place]])})[0])
+    np.testing.assert_allclose(*results, rtol=1e-6)
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    del model.graph.initializer[:]
+    packed = narrow_models.read_narrow(model, arrays, "float32")
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in packed.items())
+    assert "GatherBlockQuantized" in {node.op_type for node in model.graph.node}
+    engine = onnxruntime.InferenceSession(model.SerializeToString())
+    np.testing.assert_allclose(engine.run(None, {"i": places})[0], table[places], rtol=1e-6)
+    with pytest.raises(Exception, match="indices element out of data bounds"):
+        engine.run(None, {"i": np.int64([[3, place]])})
+
+
 @pytest.mark.parametrize("place", [50, -51])
 def test_models_refuse_indices_out_of_range(place: int) -> None:
     """As those of tables of floats; the engine's kernel gives zeros."""

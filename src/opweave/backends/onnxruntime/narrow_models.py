@@ -157,8 +157,12 @@ class _NarrowModel:
             return None
         weight, *others = rows.inputs
         flat = self._constant(f"{weight}/flat", self.packed[weight].reshape(rows.count, -1))
+        # The kernel gives zeros for indices out of range; Gather refuses them.
+        places = self._constant(f"{self._mark}/rows of {count}", np.arange(count, dtype=np.int32))
+        checked = _node("Gather", [places, indices], output + self._mark + "/checked", node, axis=0)
         attributes = {**rows.sizes, "gather_axis": 0, "quantize_axis": 1}
-        return [_node("GatherBlockQuantized", [flat, indices, *others], output, node, MICROSOFT, **attributes)]
+        operands = [flat, checked.output[0], *others]
+        return [checked, _node("GatherBlockQuantized", operands, output, node, MICROSOFT, **attributes)]
 
     def _dequantised_rows(self, node: Any, input: str, table: QuantizedConstant) -> list[Any]:
         """Pick rows of bytes, and dequantise them with a scale for each column."""
