@@ -19,10 +19,10 @@ from .sampling import CompiledSampler, Sampler
 from .transfer import read, write
 
 CHUNK = 512
-"""Most tokens of a prompt that the network reads at once."""
+"""The largest number of tokens of a prompt that the network reads at once."""
 
 MAX_SCORES = 2**22
-"""Most scores of a layer in a pass on the host, whose engines store them: 16 MB in float32."""
+"""The largest number of scores of a layer in a pass on the host, whose engines store them: 16 MB in float32."""
 
 PROMPTS = 4
 """Number of prompt lengths whose tensors are kept."""

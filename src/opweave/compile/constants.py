@@ -31,7 +31,7 @@ MAX_GROWTH = 2**20
 dequantised, stay as they are."""
 
 MAX_PRODUCTS = 2**30
-"""Most multiplications of a matrix product of constants: a fraction of a second."""
+"""The largest number of multiplications of a matrix product of constants: a fraction of a second."""
 
 _MOVES = {
     identity, movement.concat, movement.expand, movement.reshape, movement.slice, movement.split, movement.tile,

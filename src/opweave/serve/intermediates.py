@@ -18,7 +18,7 @@ GATES = {ops.gru: 3, ops.lstm: 4}
 """Number of gates of a recurrent network. Kernels keep the products of each gate for all steps while they run."""
 
 MAX_PLANNED = 128
-"""Most intermediates for an estimate with fragmentation: the plan takes quadratic time."""
+"""The largest number of intermediates for an estimate with fragmentation: the plan takes quadratic time."""
 
 
 def intermediate_bytes(graph: Graph, sizes: Mapping[str, int] = MappingProxyType({})) -> int:

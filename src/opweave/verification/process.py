@@ -46,7 +46,7 @@ MAX_SHARE = 0.5
 MAX_WEIGHT_BYTES = 2**29
 
 MAX_COPIED_BYTES = 2**26
-"""Most bytes of weights of an `onnx.ModelProto` to verify: it must be serialised for the child."""
+"""The largest number of bytes of weights of an `onnx.ModelProto` to verify: it must be serialised for the child."""
 
 LOCK = "verification"
 

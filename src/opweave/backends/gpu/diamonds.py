@@ -12,7 +12,7 @@ from .forms import is_users_kernel, trace
 from .fusion import MAX_FUSED_CALLS, read_patterns
 
 MAX_DIAMOND_NODES = 12
-"""Most operations of a diamond. GELU has 5, its tanh approximation 8."""
+"""The largest number of operations of a diamond. GELU has 5, its tanh approximation 8."""
 
 
 def diamond_operands(graph: Graph, backend: GpuBackend) -> set[Operand]:

@@ -20,26 +20,28 @@ from .contraction.kernels import Contraction
 from .rules.positions import only_splits
 
 MAX_FUSED_CALLS = 200
-"""Most calls and casts per element of a fused kernel. Compile time is quadratic in this number on Mesa's software adapter.
-An estimate."""
+"""The largest number of calls and casts per element of a fused kernel. Compile time is quadratic in this number on Mesa's
+software adapter. An estimate."""
 
 MAX_MOVED_LOADS = 4
-"""Most loads of an operand that only moves elements, for which the operand is inlined instead of stored."""
+"""The largest number of loads of an operand that only moves elements, for which the operand is inlined instead of stored."""
 
 MAX_REPEATED_CALLS = 8
-"""Most calls per element of a value that each pass over a row recomputes, as in a normalisation, instead of storing it."""
+"""The largest number of calls per element of a value that each pass over a row recomputes, as in a normalisation, instead of
+storing it."""
 
 MAX_REPEATED_SOURCES = 2
-"""Most arrays of the operand's size to read again in each pass. With two (x + y), three passes read twice as many bytes from
-the cache as they would of the stored sum, but a kernel that stores the sum moves as many bytes through memory."""
+"""The largest number of arrays of the operand's size to read again in each pass. With two (x + y), three passes read twice as
+many bytes from the cache as they would of the stored sum, but a kernel that stores the sum moves as many bytes through
+memory."""
 
 MAX_TWICE_CALLS = 2
-"""Most calls per element of a value to compute twice, as the negative half of a rotary embedding, which a concatenation reads
-for all its elements, instead of storing it."""
+"""The largest number of calls per element of a value to compute twice, as the negative half of a rotary embedding, which a
+concatenation reads for all its elements, instead of storing it."""
 
 MAX_RESHAPED_CALLS = 8
-"""Most calls per element of a value to inline through a reshape: integer divisions compute its positions, but the array is
-neither written nor read. An estimate."""
+"""The largest number of calls per element of a value to inline through a reshape: integer divisions compute its positions, but
+the array is neither written nor read. An estimate."""
 
 
 @dataclass(eq=False)

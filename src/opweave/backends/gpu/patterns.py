@@ -28,12 +28,12 @@ from .rules.positions import broadcast
 from .rules.reduction import widen
 
 MAX_OPERATIONS = 2e8
-"""Most FLOPs of an attention to fuse without tensor cores. Fusion saves launches and the stores of scores, but the matmul
-kernels compute about 5 times as fast. On tensor cores fusion is always faster: on an H200, ViT-B/16 with 32 images in TF32
-takes 7.9 ms fused, 10.4 ms unfused."""
+"""The largest number of FLOPs of an attention to fuse without tensor cores. Fusion saves launches and the stores of scores,
+but the matmul kernels compute about 5 times as fast. On tensor cores fusion is always faster: on an H200, ViT-B/16 with 32
+images in TF32 takes 7.9 ms fused, 10.4 ms unfused."""
 
 MAX_OPERANDS = 3
-"""Most operands of the scores besides query and key."""
+"""The largest number of operands of the scores besides query and key."""
 
 Change = Callable[..., Traced]
 """`change(score, position, operands)` applies a node between the first matmul and the softmax to a score."""

@@ -12,12 +12,12 @@ MIN_PRODUCTS = 20_000_000
 than a millisecond, an OpenVINO call takes 5 us longer, and compiling takes at least 26 ms."""
 
 MAX_WIDE_ELEMENTS = 16_384
-"""Most 64-bit integers that an operation may compute on OpenVINO: its kernels have no 64-bit integers, so rules emulate each
-by a pair of int32."""
+"""The largest number of 64-bit integers that an operation may compute on OpenVINO: its kernels have no 64-bit integers, so
+rules emulate each by a pair of int32."""
 
 MAX_CONSTANT_BYTES = 2**29
-"""Most bytes of constants of a graph for OpenVINO, which copies matrices several times while it compiles: a process with 1 GiB
-of matrices took 3.3 GiB instead of 1.1 (`tests/onnx/test_onnx_large.py` without this limit)."""
+"""The largest number of bytes of constants of a graph for OpenVINO, which copies matrices several times while it compiles: a
+process with 1 GiB of matrices took 3.3 GiB instead of 1.1 (`tests/onnx/test_onnx_large.py` without this limit)."""
 
 RECURRENT = frozenset({recurrent.gru, recurrent.gru_cell, recurrent.lstm, recurrent.lstm_cell})
 """Operations that are slower on OpenVINO: a small GRU took 1.09 times as long as on ONNX Runtime."""

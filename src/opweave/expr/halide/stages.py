@@ -26,7 +26,7 @@ MIN_SPLIT_ELEMENTS = 1 << 16
 """Reductions of at least this many elements are divided into parts that run in parallel, if they have few results."""
 
 MAX_SPLIT_RESULTS = 8
-"""Most results of a reduction to divide. With more, the reduction is parallel over its results instead."""
+"""The largest number of results of a reduction to divide. With more, the reduction is parallel over its results instead."""
 
 MAX_ROW_ELEMENTS = 1 << 15
 """Rows up to this size stay in the cache (128 KB of float32)."""

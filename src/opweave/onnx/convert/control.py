@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from .trace import TracedNode, Tracer
 
 MAX_ITERATIONS = 256
-"""Most iterations of a loop to unroll."""
+"""The largest number of iterations of a loop to unroll."""
 
 MAX_NODES = 20000
-"""Most nodes that an unrolled loop may have."""
+"""The largest number of nodes that an unrolled loop may have."""
 
 _ENDLESS = 2**31
 """Exporters write this many iterations, or more, if only the condition ends a loop."""

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from .arguments import Argument
 
 DECIDING_ELEMENTS = 16
-"""Most elements of an input whose values may determine shapes. Longer inputs, and those of rank 2 or more, are data."""
+"""The largest number of elements of an input whose values may determine shapes. Longer inputs, and those of rank 2 or more,
+are data."""
 
 Shapes = Mapping[str, tuple[int, ...] | None]
 """The shape of each input by name; None for inputs that are not tensors."""

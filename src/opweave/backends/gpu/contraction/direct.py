@@ -20,14 +20,14 @@ from .text import entry, quarter, return_if, stack_offset, statement, window_sta
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
 MAX_NARROW_CHANNELS = 8
-"""Most output channels of a group; with more, tiles are faster."""
+"""The largest number of output channels of a group; with more, tiles are faster."""
 MAX_UNGROUPED_CHANNELS = 4
-"""Most output channels of a single group, whose filter all invocations read."""
+"""The largest number of output channels of a single group, whose filter all invocations read."""
 INVOCATIONS = 256
 MAX_SERIAL_CHANNELS = 1 << 14
-"""Most channels in an invocation's loop. Tiles divide more channels, and some devices abort longer loops."""
+"""The largest number of channels in an invocation's loop. Tiles divide more channels, and some devices abort longer loops."""
 MAX_UNROLLED_PRODUCTS = 256
-"""Most products to unroll in an invocation; with more, the kernel loops over channels."""
+"""The largest number of products to unroll in an invocation; with more, the kernel loops over channels."""
 MIN_UNGROUPED_POSITIONS = 1 << 17
 """Fewest positions of a single group that keep a device busy with one invocation per position."""
 

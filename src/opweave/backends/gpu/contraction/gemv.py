@@ -27,25 +27,25 @@ from .text import entry, plus, quarter, return_if, stack_offset, statement
 
 # For an NVIDIA H200; `python -m benchmarks webgpu gpu` lists the kernel that each contraction has, and its time.
 MAX_THIN_LINES = 12
-"""Most lines on the smaller side; with more, tiles are faster."""
+"""The largest number of lines on the smaller side; with more, tiles are faster."""
 MIN_THIN_TERMS = 32
 """Fewest terms of a sum that a team of invocations divides."""
 INVOCATIONS = 256
 """Invocations of a workgroup, unless more are needed for enough loads in flight."""
 MAX_WIDE_LINES = 2
-"""Most lines on the smaller side for larger workgroups, whose invocations have fewer registers."""
+"""The largest number of lines on the smaller side for larger workgroups, whose invocations have fewer registers."""
 PREFETCHED_TERMS = 8
 """Terms that an invocation loads before the first use."""
 MIN_WORKGROUPS = 256
 """Fewest workgroups that keep a device busy; with fewer, each workgroup gets fewer lines."""
 MAX_COMBINED = 4
-"""Most products of an epilogue: each takes registers for sums and loads. An estimate."""
+"""The largest number of products of an epilogue: each takes registers for sums and loads. An estimate."""
 COMPUTING_INVOCATIONS = 512
 """Invocations of a workgroup that computes the few vectors while loading a matrix. Two products of 1 x 8192 with 2048 terms
 take 28 us on an H200, and 30 us with 256 or 1024 invocations."""
 MAX_SHARED_ELEMENTS = 1 << 13
-"""Most elements of the few vectors that each workgroup recomputes, instead of a preceding kernel. An estimate: while a kernel
-starts and drains, 256 workgroups read two arrays of this size from the cache."""
+"""The largest number of elements of the few vectors that each workgroup recomputes, instead of a preceding kernel. An
+estimate: while a kernel starts and drains, 256 workgroups read two arrays of this size from the cache."""
 MIN_INVOCATIONS = 64
 """Fewest invocations that must fit the workgroup memory."""
 MIN_TALL_LINES = 2

@@ -19,7 +19,7 @@ from .tensor import suits
 from .tiled import Steps
 
 DEEPEST = 20
-"""Most terms of a step: the largest of `tiles.DEPTHS`."""
+"""The largest number of terms of a step: the largest of `tiles.DEPTHS`."""
 
 
 def has_names(problem: Problem) -> bool:

@@ -41,11 +41,11 @@ MAX_WASTE = 0.25
 """Largest empty share of a step that ends with the channels of a tap. With more waste, steps cross the borders of taps, which
 costs more index arithmetic per load. An estimate."""
 MAX_HELD_STEPS = 8
-"""Most steps of a program that keeps the offsets of its loads in registers. The kernel repeats loads for each stage, so that
-hoisted offsets shorten its text and compile time. Longer loops need these registers elsewhere."""
+"""The largest number of steps of a program that keeps the offsets of its loads in registers. The kernel repeats loads for each
+stage, so that hoisted offsets shorten its text and compile time. Longer loops need these registers elsewhere."""
 MAX_DOUBLED_STEPS = 5
-"""Most steps of a TF32x3 convolution that is limited to two stages. Loads of windows are long, and repeated for each stage:
-with two stages the kernel compiles faster, and runs about as fast."""
+"""The largest number of steps of a TF32x3 convolution that is limited to two stages. Loads of windows are long, and repeated
+for each stage: with two stages the kernel compiles faster, and runs about as fast."""
 
 
 @dataclass(frozen=True, slots=True)

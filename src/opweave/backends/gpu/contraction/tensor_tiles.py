@@ -24,9 +24,9 @@ ADDITION_US = 1.25
 """Microseconds of the kernel that adds partial sums, without memory traffic, in a CUDA graph, where a launch takes less
 time than in `tiles`. An estimate: values from 1 to 1.5 fit the measurements of `cuda_tune` on an H200 best."""
 MAX_EARLY_US = 6.0
-"""Most microseconds of a kernel that starts while the preceding one drains. Early workgroups crowd onto the few free units,
-and stay there. If all kernels start early, MiniLM on an H100 takes 0.82 times as long with 1 sentence, but 1.05 times as long
-with 32."""
+"""The longest kernel, in microseconds, that starts while the preceding one drains. Early workgroups crowd onto the few free
+units, and stay there. If all kernels start early, MiniLM on an H100 takes 0.82 times as long with 1 sentence, but 1.05 times
+as long with 32."""
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 SAVED_US = 1.5
 """Microseconds that a CUDA graph saves a kernel of `tiles`, whose cost model was fitted to single launches. An estimate:
@@ -34,7 +34,7 @@ SAVED_US = 1.5
 READ_BYTES_PER_US = 3.6e6
 """Bytes of operands that a device reads from memory per microsecond: three quarters of an H200's bandwidth. An estimate."""
 MAX_PROGRAMS = 1 << 20
-"""Most programs under split-K: no limit."""
+"""The largest number of programs under split-K: no limit."""
 MIN_STEPS = 4
 """Fewest steps of a program under split-K: with fewer, loads are not ahead of their use."""
 

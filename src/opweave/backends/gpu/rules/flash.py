@@ -26,7 +26,7 @@ from .reduction import dot
 from .results import Stages
 
 MAX_LINES = 32
-"""Most queries of a workgroup: all queries of the heads that share keys, or some queries of one head."""
+"""The largest number of queries of a workgroup: all queries of the heads that share keys, or some queries of one head."""
 KEYS = (64, 32, 16, 8)
 """Block sizes to try, in keys; larger blocks need fewer barriers."""
 NEIGHBOURS = 8
@@ -40,10 +40,10 @@ MIN_PARTS = 4
 """Fewest parts of the keys: with fewer, the second kernel takes longer than the first one saves. An estimate."""
 MAX_PARTS = 64
 MAX_HELD = 64
-"""Most elements that an invocation preloads into registers. An estimate: with this many, the workgroups of all parts still run
-concurrently."""
+"""The largest number of elements that an invocation preloads into registers. An estimate: with this many, the workgroups of
+all parts still run concurrently."""
 MAX_SUMS = 16
-"""Most sums of the result per invocation, in registers."""
+"""The largest number of sums of the result per invocation, in registers."""
 
 Element = Callable[..., Traced]
 Place = Callable[..., Sequence[Traced | int]]

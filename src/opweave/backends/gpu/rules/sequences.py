@@ -34,7 +34,7 @@ BLOCK = 8
 PARTS = 8
 """Parts of a product of recurrent weights and a vector, with an invocation each."""
 MAX_TILE = 4
-"""Most batches per workgroup of a kernel for one step, which share the weights."""
+"""The largest number of batches per workgroup of a kernel for one step, which share the weights."""
 
 Values: TypeAlias = Callable[[Traced, Traced], Traced]
 """`values(i, j)`: a value for unit `j` of batch `i`, by indices within the workgroup."""
