@@ -257,7 +257,7 @@ class Backend(RuleTable, ABC):
             graph: the graph to compile. The back end supports each node; each output is the result of a node, and no two
                 outputs are the same.
             device: one of the back end's devices.
-            power_preference: of the context.
+            power_preference: the power preference of the context.
             alone: whether nothing else runs for a while; threads may then spin while they wait for the next operation.
 
         Raises:
@@ -273,7 +273,7 @@ class Backend(RuleTable, ABC):
         Args:
             source: returns the ModelProto without its constants, which may be modified, and the constants by name. A runner
                 may call `source` again, to measure its kernels.
-            power_preference: of the context.
+            power_preference: the power preference of the context.
 
         Raises:
             OperationError: the engine rejects the model, or the model has inputs or outputs that NumPy cannot hold.

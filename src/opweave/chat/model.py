@@ -78,7 +78,7 @@ class Sizes:
     Attributes:
         layers: the number of layers.
         width: elements of a token's vector.
-        heads: of the queries.
+        heads: the number of heads of the queries.
         groups: heads of keys and values.
         size: elements of a head.
         words: the number of tokens in the vocabulary.

@@ -32,7 +32,7 @@ class Sampler:
     Args:
         temperature: divides the logits; 0 always chooses the most likely token.
         top_k: choose among this number of the most likely tokens; 0: among all.
-        top_p: of the `top_k` tokens, choose among the most likely whose probabilities add up to this number.
+        top_p: choose among the most likely of the `top_k` tokens, whose probabilities add up to this number.
         seed: the seed of the random numbers; None: a new one each time.
         repetition_penalty: divides the positive logits of the last 64 tokens, and multiplies the negative ones; 1: no penalty.
 

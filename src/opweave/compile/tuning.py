@@ -90,7 +90,7 @@ def measure(
     Args:
         model: the name of the model; empty for a graph.
         subject: the graph, or the shapes of the model's inputs, in a few words.
-        digest: of the graph.
+        digest: the digest of the graph.
         ways: the result of `Backend.tunable`.
         build: makes the function that runs the graph in one of the ways; raises `OperationError` if that is refused.
         names: the names of the ways. The first way's results are the reference for the others.

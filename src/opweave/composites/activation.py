@@ -73,7 +73,7 @@ def swiglu(self: Builder, gate: Operand, input: Operand, *, alpha: float = 1.0, 
     """Multiply `input` with the SiLU of a gate.
 
     Args:
-        input: of the data type and shape of `gate`.
+        input: an operand with the data type and shape of `gate`.
         alpha: the factor inside the sigmoid.
 
     Returns: `gate * sigmoid(alpha * gate) * input`, in the data type and shape of `gate`.
@@ -101,7 +101,7 @@ def geglu(
     """Multiply `input` with the gelu of a gate.
 
     Args:
-        input: of the data type and shape of `gate`.
+        input: an operand with the data type and shape of `gate`.
         approximate: "none" for gelu itself, "tanh" for `fast_gelu`.
 
     Returns: `gelu(gate) * input`, in the data type and shape of `gate`.

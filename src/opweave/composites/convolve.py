@@ -84,7 +84,7 @@ def convolution(
     Args:
         input: float32 or float16 [batches, input channels, width], [batches, input channels, height, width], or
             [batches, input channels, depth, height, width].
-        filter: of the rank of `input`: output channels, input channels / groups, and the sizes of the window.
+        filter: an operand with the rank of `input`: output channels, input channels / groups, and the sizes of the window.
         bias: [output channels], added to the result.
         padding: zeros before and after each axis: [before, after, before, after, …]. Default: none.
         strides: for each axis, at least 1. Default: 1.
@@ -186,7 +186,7 @@ def conv_transpose(
     Args:
         input: float32 or float16 [batches, input channels, width], [batches, input channels, height, width], or
             [batches, input channels, depth, height, width].
-        filter: of the rank of `input`: input channels, output channels / groups, and the sizes of the window.
+        filter: an operand with the rank of `input`: input channels, output channels / groups, and the sizes of the window.
         bias: [output channels], added to the result.
         padding: elements removed from the result before and after each axis: [before, after, before, after, …]. Default: none.
         strides: in the result for each axis, at least 1. Default: 1.

@@ -27,7 +27,7 @@ class QuantizedConstant:
     Attributes:
         numbers: uint4, int4, uint8 or int8.
         scale: float32 or float16; each dimension divides that of `numbers`.
-        zero_point: of the data type of `numbers`, in the shape of `scale`.
+        zero_point: numbers of the data type of `numbers`, in the shape of `scale`.
     """
 
     numbers: np.ndarray

@@ -161,7 +161,7 @@ def random_uniform(
 
     Args:
         key: uint32 [4], as of `random_key`. Equal keys give equal numbers.
-        shape: of the result.
+        shape: the shape of the result.
         low: the lowest number.
         high: the end of the interval, which is excluded, unless `low + (high - low) * x` is rounded to it.
         data_type: "float32" or "float16", whose numbers have 24 and 11 random bits.
@@ -205,8 +205,8 @@ def random_normal(
 
     Args:
         key: uint32 [4], as of `random_key`. Equal keys give equal numbers.
-        shape: of the result.
-        mean: of the distribution.
+        shape: the shape of the result.
+        mean: the mean of the distribution.
         scale: the standard deviation.
         data_type: "float32" or "float16".
 

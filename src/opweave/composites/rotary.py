@@ -36,8 +36,8 @@ def rotary_embedding(
 
     Args:
         input: float32 or float16 [batches, heads, length, size], or [batches, length, heads * size].
-        cosines: of the angles [positions, pairs]. With fewer pairs than size / 2, the other elements are unchanged.
-        sines: of the angles [positions, pairs].
+        cosines: the cosines of the angles [positions, pairs]. With fewer pairs than size / 2, others are unchanged.
+        sines: the sines of the angles [positions, pairs].
         positions: int64 [batches, length], rows of these tables, which must exist. Default: 0, 1, 2, ...
         heads: the number of heads of an input of rank 3, 0 for rank 4.
         interleaved: whether elements 2 * i and 2 * i + 1 are a pair; otherwise elements i and i + pairs are.

@@ -409,7 +409,7 @@ class OpenProgram:
         guards: the answers for which it is valid.
         graph: the graph with names, as the answers make it.
         limits: of sizes; None if the operations must be checked with each of them.
-        ranges: of the values of inputs, which may depend on sizes.
+        ranges: the ranges of the values of inputs, which may depend on sizes.
         formulas: the values of operands that give sizes.
     """
 

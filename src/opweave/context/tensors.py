@@ -248,7 +248,7 @@ class ContextTensors:
                 COPY_SRC if the host reads it, COPY_DST if the host writes it). In a context on a CUDA device: an array of
                 PyTorch, CuPy, JAX or Numba in its memory (with DLPack or `__cuda_array_interface__`), in C order and
                 aligned to 16 bytes; later dispatches wait for work on the array that was submitted before this call.
-            data_type: of the elements in a `GPUBuffer`; arrays have their own.
+            data_type: the data type of the elements in a `GPUBuffer`; arrays have their own.
             shape: of a `GPUBuffer`; arrays have their own.
             readable: whether its contents may be read through the tensor.
             writable: whether they may be written through the tensor; default: whether the array is writable.

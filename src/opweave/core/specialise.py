@@ -52,7 +52,7 @@ def specialise(graph: Graph, shapes: Sequence[Shape], sizes: dict[str, Any], max
 
     Args:
         graph: the graph with names.
-        shapes: of the inputs, in order. Shapes with names give the formulas for the answers of `Guards.deciding`.
+        shapes: the shapes of the inputs, in order. Shapes with names give the formulas for the answers of `Guards.deciding`.
         sizes: the size of each name. Sizes without a formula are added.
         max_byte_length: the largest tensor, in bytes.
 

@@ -21,9 +21,9 @@ def excerpt(name: str, number: int, column: int, line: str, length: int = 1, lab
     """Return a line of a source with a mark below it, in the form of WGSL's compiler.
 
     Args:
-        name: of the source.
-        number: of the line, counted from 1.
-        column: of the first marked character, counted from 0.
+        name: the name of the source.
+        number: the number of the line, counted from 1.
+        column: the column of the first marked character, counted from 0.
         line: its text.
         length: number of marked characters.
         label: text behind the mark.

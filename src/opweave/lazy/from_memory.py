@@ -27,7 +27,7 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
 
     Args:
         values: an array, anything with DLPack, a tensor, a number, or nested lists of numbers.
-        data_type: of the result; default: that of `values`; float32 for Python floats, int32 for Python integers.
+        data_type: the data type of the result; default: that of `values`, float32 for Python floats, int32 for integers.
         copy: whether the values are copied. If not, the array shares the memory of `values`.
 
     Shared memory must not change while a pending operation reads it; this includes arrays that are passed to operations. NumPy

@@ -148,7 +148,7 @@ class ImportedTensor:
     """A tensor taken out of a capsule, which is used up. The tensor goes back to its owner when this object is collected.
 
     Attributes:
-        address: of the first element.
+        address: the address of the first element.
         data_type: by name, as "float32" or "bool".
         strides: in elements, None for C order.
         device: its kind and number.

@@ -57,7 +57,7 @@ def values_of(name: str, operand: Operand) -> list[Any]:
     """The integers and sizes of a 1-D or scalar operand, the end of a chain.
 
     Args:
-        name: of the parameter, for messages.
+        name: the name of the parameter, for messages.
         operand: the end of the chain.
 
     Raises:

@@ -242,7 +242,7 @@ def cast(self: Builder, input: Operand, data_type: DataType, *, label: str = "")
     outside of the range of the integer type, and for NaN, depends on the back end.
 
     Args:
-        data_type: of the result.
+        data_type: the data type of the result.
 
     Returns: An operand of `data_type` and the shape of `input`.
     Raises: `data_type` is not a data type of WebNN.

@@ -33,9 +33,9 @@ class Program:
     Args:
         graph: the legalised graph.
         origin: for each of its nodes, the user's node that it comes from.
-        placements: of the user's nodes.
+        placements: the placements of the user's nodes.
         space: the default space of inputs and outputs.
-        ranges: of the values of inputs, which are checked before each run.
+        ranges: the ranges of the values of inputs, which are checked before each run.
         choice: the chosen engine, and the reason; empty if there was no choice.
 
     Attributes:

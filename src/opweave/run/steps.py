@@ -27,7 +27,7 @@ class CompiledSegment:
     """A segment of a graph, compiled.
 
     Attributes:
-        space: of the memory that it reads and writes.
+        space: the space of the memory that it reads and writes.
         nodes: the nodes of the graph that it computes; none for a part of an ONNX model, which names its nodes in errors.
         compiled: the same nodes, in the graph that the runner was compiled from.
         reads: the operands that the step reads, in the order in which the runner takes them.
@@ -50,7 +50,7 @@ class Step:
     """A step of a program: a compiled segment, or copies.
 
     Attributes:
-        space: of the memory that it reads and writes.
+        space: the space of the memory that it reads and writes.
         reads: the numbers of the values that it reads.
         writes: the numbers of the values that it writes.
         bind: ties it to memory, in the order of `reads` and `writes`; the result runs it once.
