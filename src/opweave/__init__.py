@@ -8,8 +8,8 @@
     graph = builder.build({"y": x.relu()})
     context.compute(graph, {"x": np.float32([[-1, 0, 1], [2, -3, 4]])})
 
-`MLGraphBuilder` builds graphs; `InferenceSession` runs ONNX models; `expression`, `composite` and `op` declare custom
-operations; `array` and `jit` work without a builder.
+`MLGraphBuilder` builds graphs; `InferenceSession` runs ONNX models; `expression`, `recurrence`, `composite` and `op`
+declare custom operations; `array` and `jit` work without a builder.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     from .inspect.diff import diff as diff
     from .kernels import cuda as cuda, wasm as wasm, wgsl as wgsl
     from .lazy.array import Array as Array
-    from .lazy.custom_call import composite as composite, expression as expression, op as op
+    from .lazy.custom_call import composite as composite, expression as expression, op as op, recurrence as recurrence
     from .lazy.force import read as read
     from .lazy.from_memory import array as array
     from .lazy.jit import jit as jit
@@ -69,7 +69,7 @@ _HOMES = {
     ".context.builder": ("MLGraphBuilder",),
     ".context.context": ("ML", "MLContext", "ml"),
     ".context.context_state": ("MLContextLostInfo",),
-    ".lazy.custom_call": ("composite", "expression", "op"),
+    ".lazy.custom_call": ("composite", "expression", "op", "recurrence"),
     ".support.errors": (
         "DataError",
         "InvalidStateError",

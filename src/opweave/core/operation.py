@@ -101,6 +101,8 @@ class Op(Generic[P, R]):
         is_derived: whether the decomposition is made from the formula.
         is_alternative: whether the formula is only for compiled loops that are faster than an engine's kernel. Where there is
             no kernel, the operation is decomposed.
+        recurrence: the function that returns the recurrence (`expr.recurrence`) that computes the results, given the
+            descriptors of operands, and attributes, both by name; None for all other operations.
         kernels: the user's kernels, by name of the device.
         updates: the operand whose memory a result may use, by index of the result.
         is_of_host: whether the host computes it on all devices by its nature, so that this is no fallback.
@@ -139,6 +141,7 @@ class Op(Generic[P, R]):
             self.limits["output"] = same
         self.decomposition: Callable[..., Any] | None = None
         self.formula: Callable[..., Any] | None = None
+        self.recurrence: Callable[[Mapping[str, Any], Mapping[str, Any]], Any] | None = None
         self.is_derived = self.is_alternative = self.is_draft = self.is_of_host = False
         self.kernels: dict[str, Any] = {}
         self.range_functions: dict[str, Callable[..., ValueRange]] = {}

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .sizes import Dimension, Size, call_of, variables_of
+
+
+class HasSizes(ABC):
+    """An attribute that contains sizes, such as a formula."""
+
+    @property
+    @abstractmethod
+    def shapes(self) -> tuple[Any, ...]:
+        """Nested tuples of the dimensions on which it depends."""
+
+    @abstractmethod
+    def at(self, sizes: Mapping[str, int]) -> HasSizes:
+        """The attribute with the numbers for sizes by name."""
 
 
 def at(dimension: Dimension, sizes: Mapping[str, int]) -> int:
@@ -18,7 +32,7 @@ def values_at(value: Any, sizes: Mapping[str, int]) -> Any:
     """An attribute or a shape, with the numbers for sizes by name."""
     if isinstance(value, tuple):
         return tuple(values_at(item, sizes) for item in value)
-    return value.at(sizes) if isinstance(value, Size) else value
+    return value.at(sizes) if isinstance(value, (Size, HasSizes)) else value
 
 
 def values_in_scope(value: Any) -> Any:
@@ -32,6 +46,8 @@ def sizes_in(value: Any) -> list[Size]:
     """The sizes in an attribute, or in nested tuples."""
     if isinstance(value, tuple):
         return [size for item in value for size in sizes_in(item)]
+    if isinstance(value, HasSizes):
+        return sizes_in(value.shapes)
     return [value] if isinstance(value, Size) else []
 
 

@@ -65,10 +65,10 @@ Plain: TypeAlias = "np.ndarray | np.number[Any] | float | str | Sequence[Any] | 
 
 
 class CustomOp(Op[..., Any], Generic[Declared]):
-    """A custom operation. Created by `opweave.op`, `opweave.expression` and `opweave.composite`.
+    """A custom operation. Created by `opweave.op`, `opweave.expression`, `opweave.recurrence` and `opweave.composite`.
 
     Called with operands, it adds a node to their graph; called with arrays or tensors, it computes. `label=` names the node
-    in messages and tables.
+    in messages and tables. `step` is the expression of a step of a recurrence, and None for all other operations.
 
     >>> import numpy as np, opweave as ow
     >>> @ow.expression
@@ -94,6 +94,7 @@ class CustomOp(Op[..., Any], Generic[Declared]):
         """
         self._annotated = annotated
         self.examples: list[dict[str, Any]] = []
+        self.step: CustomOp[Any] | None = None
         self.source = source
         signature = read_signature(source, skip)
         rule.__signature__ = signature  # type: ignore[attr-defined]
@@ -105,7 +106,7 @@ class CustomOp(Op[..., Any], Generic[Declared]):
         _declared.add(self)
 
     def __repr__(self) -> str:
-        forms = [*(f"kernel {name}" for name in self.kernels)]
+        forms = ["recurrence"] if self.recurrence is not None else [f"kernel {name}" for name in self.kernels]
         forms += ["expression"] if self.formula is not None else []
         forms += ["decomposition"] if self.decomposition is not None else []
         return f"<CustomOp {self.name}: {', '.join(forms) or 'nothing that computes it'}>"
@@ -359,6 +360,11 @@ class CustomOp(Op[..., Any], Generic[Declared]):
             if values[name] is not None:
                 values[name] = self._converters[name](f"{self.name}: {name}", values[name])
         return call_with(formula, values)
+
+
+def forget(operation: CustomOp[Any]) -> None:
+    """Leave an operation that is a part of another one out of `operations_of`."""
+    _declared.discard(operation)
 
 
 def operations_of(module: str) -> list[CustomOp[Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..core.graph import Operand, title
-from ..custom import CustomOp, composite, expression, op
+from ..custom import CustomOp, composite, expression, op, recurrence
 from ..expr.array import Traced as Traced
 from ..support.errors import require
 from ..support.lazy_imports import call_custom
@@ -39,4 +39,4 @@ def _call(op: CustomOp[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return compute_now(op, args, kwargs)
 
 
-__all__ = ["CustomOp", "composite", "expression", "op"]
+__all__ = ["CustomOp", "composite", "expression", "op", "recurrence"]

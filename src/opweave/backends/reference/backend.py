@@ -55,7 +55,7 @@ class Reference(Backend):
         return _Interpreter(self, graph)
 
     def supports(self, node: Node) -> bool:
-        if super().supports(node):
+        if super().supports(node) or node.op.recurrence is not None:
             return True
         has_formula = node.op.formula is not None and not node.op.is_alternative
         if not has_formula or not is_beyond(node) or any(INFO[o.data_type].is_narrow for o in node.operands):
@@ -79,7 +79,12 @@ class Reference(Backend):
         with np.errstate(all="ignore"):
             try:
                 inputs = map_operands(node.inputs, widen)
-                result = rule((), {**inputs, **node.attributes}) if rule is not None else _compute_formula(node, inputs)
+                if rule is not None:
+                    result = rule((), {**inputs, **node.attributes})
+                elif node.op.recurrence is not None:
+                    result = _compute_recurrence(node, inputs)
+                else:
+                    result = _compute_formula(node, inputs)
             except MemoryError as error:
                 raise OperationError(f"{node.title}: there is not enough memory: {error}") from error
             results = result if isinstance(result, tuple) else (result,)
@@ -122,6 +127,18 @@ def _compute_formula(node: Node, inputs: Mapping[str, Any]) -> tuple[Array, ...]
         np.empty(o.desc.shape, np.float64 if is_float(o.desc.data_type) else o.desc.data_type) for o in program.outputs
     )
     evaluate(program, arrays, results, precision="float64")
+    return results
+
+
+def _compute_recurrence(node: Node, inputs: Mapping[str, Any]) -> tuple[Array, ...]:
+    """Evaluate a recurrence, with floats in float64, also between steps."""
+    from ...expr.recurrence import evaluate_recurrence
+    from ...kernels.recurrence import recurrence_of
+
+    results = tuple(
+        np.empty(o.shape, np.float64 if is_float(o.data_type) else numpy_type(o.data_type)) for o in node.outputs
+    )
+    evaluate_recurrence(recurrence_of(node), list(iter_operands(inputs)), results, precision="float64")
     return results
 
 
