@@ -192,7 +192,7 @@ class _Roles:
         def step(values: Sequence[Operand]) -> Sequence[Operand]:
             rest = iter(values)
             inputs = map_operands(operands, lambda _: next(rest))
-            results = self.step.add(builder, (), {**inputs, **attributes})  # type: ignore[arg-type]
+            results = self.step.add(builder, (), {**inputs, **attributes})
             return (results,) if isinstance(results, Operand) else results
 
         results = unroll(builder, recurrence, list(iter_operands(operands)), step)

@@ -22,12 +22,11 @@ from ..core.dtypes import FLOATS
 from ..core.graph import Desc
 from ..core.size_values import HasSizes
 from ..core.sizes import Dimension
-from ..support.errors import require
+from ..support.errors import MissingExtraError, OperationError, ValidationError, require
 from .elements import Array, Precision
 from .evaluate import Evaluator
 from .ir import Formula
 from .specialise import formula_at
-
 
 MAX_UNROLLED_STEPS = 256
 """Most steps to write out as operations: a graph of some thousand operations takes seconds to compile."""
@@ -199,8 +198,36 @@ class RecurrentLoop(Protocol):
 
 
 def compile_recurrence(recurrence: Recurrence) -> RecurrentLoop:
-    """Compile a recurrence: with Halide if it is installed, else for evaluation with NumPy."""
-    return NumpyLoop(recurrence, "NumPy, step by step")
+    """Compile a recurrence: with Halide if it is installed, else for evaluation with NumPy.
+
+    NumPy also evaluates recurrences that Halide cannot compile; `detail` contains the reason.
+    """
+    from .kernels import is_compiled
+
+    if recurrence.step.has_sizes:
+        return SizedLoop(recurrence)
+    if not is_compiled():
+        return NumpyLoop(recurrence, "NumPy, step by step")
+    if recurrence.step.checks:
+        return NumpyLoop(recurrence, "NumPy, step by step: it checks indices")
+    from .halide.repetition import HalideLoop
+
+    try:
+        return HalideLoop(recurrence)
+    except (OperationError, MissingExtraError) as error:
+        return NumpyLoop(recurrence, f"NumPy, step by step; {error}")
+
+
+class SizedLoop:
+    """A recurrence that is compiled for the sizes of each run."""
+
+    detail = "compiled for each size"
+
+    def __init__(self, recurrence: Recurrence) -> None:
+        self.recurrence = recurrence
+
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
+        raise ValidationError(f"{self.recurrence.name}: the sizes of this recurrence are known only at a run")
 
 
 class NumpyLoop:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -53,5 +52,3 @@ class PreparedRecurrence:
                 raise OperationError(f"{title}: {str(error).removeprefix(f'{name}: ')}") from error
 
         return run_step_by_step
-
-

@@ -32,14 +32,14 @@ from .stages import checks_of
 def compile(program: Formula) -> HalideKernel | SymbolicHalideKernel:
     """Compile a program, or load it from the cache."""
     checks = checks_of(program)
-    parts = _Part(program), _Part(checks) if checks else None
+    parts = Part(program), Part(checks) if checks else None
     return SymbolicHalideKernel(program, *parts) if program.has_sizes else HalideKernel(program, *parts)
 
 
 class SymbolicHalideKernel(SymbolicKernel):
     """A program compiled once for all sizes, which are parameters of its code."""
 
-    def __init__(self, program: Formula, part: _Part, checks: _Part | None) -> None:
+    def __init__(self, program: Formula, part: Part, checks: Part | None) -> None:
         super().__init__(program)
         self._part, self._checks = part, checks
         self.detail = f"{part.detail}, any sizes"
@@ -65,14 +65,14 @@ class HalideKernel:
     def __init__(
         self,
         program: Formula,
-        part: _Part,
-        checks: _Part | None,
+        part: Part,
+        checks: Part | None,
         sizes: Mapping[str, int] | None = None,
         values: tuple[int, ...] = (),
     ) -> None:
         self.program, self.sizes = program, sizes or {}
         self._part, self._checks, self._values = part, checks, values
-        self._idle: list[tuple[_KernelCalls, Callable[[], None]]] = []
+        self._idle: list[tuple[KernelCalls, Callable[[], None]]] = []
 
     @property
     def detail(self) -> str:
@@ -125,7 +125,7 @@ class HalideKernel:
         try:
             calls, run = self._idle.pop()  # threads must not share one
         except IndexError:
-            calls = _KernelCalls(self._part, self._values)
+            calls = KernelCalls(self._part, self._values)
             run = calls.make_runner()
         calls.fill(inputs, outputs)
         run()
@@ -175,7 +175,7 @@ class CompiledProgram:
         return cls(calls, stored, sizes, lanes, code)
 
 
-class _Part:
+class Part:
     """A loaded program, without its checks."""
 
     def __init__(self, program: Formula) -> None:
@@ -201,15 +201,15 @@ class _Part:
     def make_runner(
         self, values: tuple[int, ...], inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]
     ) -> Callable[[], None]:
-        calls = _KernelCalls(self, values)
+        calls = KernelCalls(self, values)
         calls.fill(inputs, outputs)
         return calls.make_runner((*inputs, *outputs))
 
 
-class _KernelCalls:
+class KernelCalls:
     """Calls of a program's functions for the values of sizes, complete but for the addresses of inputs and outputs."""
 
-    def __init__(self, part: _Part, values: tuple[int, ...]) -> None:
+    def __init__(self, part: Part, values: tuple[int, ...]) -> None:
         program, compiled = part.program, part.compiled
         self._part = part
         self._calls: list[tuple[Any, int]] = []
@@ -241,6 +241,16 @@ class _KernelCalls:
             for header in described:
                 header.host = _address(array)
         self._headers = headers[:outer]
+
+    @property
+    def addresses(self) -> list[tuple[int, int]]:
+        """The address of each function, and that of its arguments."""
+        names = (name for name, *_ in self._part.compiled.calls)
+        return [(self._part.code.address(name), at) for name, (_, at) in zip(names, self._calls, strict=True)]
+
+    def fields_of(self, number: int) -> list[int]:
+        """Where the calls find the address of an array: the inputs are numbered, then the outputs."""
+        return [ctypes.addressof(header) + _Header.host.offset for header in self._headers[number]]
 
     def fill(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         for headers, array in zip(self._headers, (*inputs, *outputs), strict=True):
