@@ -203,7 +203,13 @@ def test_dir_of_operations_lists_documented_names() -> None:
     described = set(re.findall(r"^    (\w+): ", inspect.getdoc(Op) or "", re.MULTILINE))
     declaring = {"decompose", "expression", "in_place", "named", "value_range"}
     assert set(public_names(ow.ops.relu)) == described | declaring | {"name"}
-    assert set(public_names(ow.composites.top_k)) == described | declaring | {"name", "kernel", "check", "example"}
+    assert set(public_names(ow.composites.top_k)) == described | declaring | {
+        "name",
+        "kernel",
+        "check",
+        "example",
+        "step",
+    }
 
 
 def test_dir_of_arrays_and_sessions_lists_no_internals() -> None:

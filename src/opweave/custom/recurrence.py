@@ -13,7 +13,7 @@ from ..expr.recurrence import MAX_UNROLLED_STEPS, Along, Recurrence
 from ..kernels.expression import descs_of, program_of
 from ..kernels.recurrence import RecurrenceKernel
 from ..ops.constants import constant
-from ..support.errors import MLError, NotSupportedError, ValidationError, require, with_user_line
+from ..support.errors import MLError, NotSupportedError, ValidationError, require, user_code
 from ..support.names import count_of
 from .declare import expression
 from .operation import CustomOp, Declared, forget
@@ -168,20 +168,20 @@ class _Roles:
                 slices[name] = along.slice_of(desc)
         step = program_of(self.step, slices, {name: attributes[name] for name in self.step.attributes})
         count = sum(inputs[name] is not None for name in self.states)
-        least = f"the step must return {count_of(count, 'state')}, and then any outputs, got {len(step.outputs)} arrays"
-        require(len(step.outputs) >= count, least)
-        outputs = [
-            Along(_axis_of(f"output {number}", axis, output.desc.rank + 1), is_backward)
-            for number, output in enumerate(step.outputs[count:])
-        ]
-        return Recurrence(step, count, tuple(alongs), tuple(outputs))
+        with user_code(self.step.source, f"in the step of {self.step.name}"):
+            got = f"got {count_of(len(step.outputs), 'array')}"
+            require(
+                len(step.outputs) >= count, f"the step must return {count_of(count, 'state')}, then any outputs, {got}"
+            )
+            outputs = [
+                Along(_axis_of(f"output {number}", axis, output.desc.rank + 1), is_backward)
+                for number, output in enumerate(step.outputs[count:])
+            ]
+            return Recurrence(step, count, tuple(alongs), tuple(outputs))
 
     def results_for(self, inputs: Mapping[str, Any], attributes: Mapping[str, Any]) -> tuple[Desc, ...]:
-        try:
-            recurrence = self.recurrence_for(inputs, attributes)
-            return recurrence.results_for(list(iter_operands(inputs)))
-        except ValidationError as error:
-            raise type(error)(with_user_line(error, self.step.source)) from error
+        recurrence = self.recurrence_for(inputs, attributes)
+        return recurrence.results_for(list(iter_operands(inputs)))
 
     def unroll(self, builder: Operations, /, **arguments: Any) -> tuple[Operand, ...] | Operand:
         """The decomposition: a copy of the step for each slice."""

@@ -49,8 +49,10 @@ class DividedStep:
         return [self.first] if self.second is None else [self.first, self.second]
 
 
-def divide_step(recurrence: Recurrence) -> DividedStep:
+def divide_step(recurrence: Recurrence, *, all_outputs: bool = False) -> DividedStep:
     """Divide a step so that outputs which reduce new states read them, rather than compute them once more.
+
+    With `all_outputs`, outputs that do not reduce read new states, too.
 
     >>> from opweave.expr import exp, reduce_sum, trace
     >>> from .recurrence import Along
@@ -71,7 +73,7 @@ def divide_step(recurrence: Recurrence) -> DividedStep:
     )
     late: dict[int, Output] = {}
     for number, output in enumerate(outputs):
-        if not any(isinstance(node, Reduce) for node in walk(output.body)):
+        if not all_outputs and not any(isinstance(node, Reduce) for node in walk(output.body)):
             continue
         body = output.body
         for result, new in zip(results, following, strict=True):
@@ -149,7 +151,7 @@ def _matches(
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RowDivision:
     """Parts of all arrays of a step that do not depend on each other, such as the batches of a network.
 
     Attributes:
@@ -166,7 +168,7 @@ class Rows:
         return all(is_same_size(size, 1) for array, axis in self.axes.items() for size in array.desc.shape[:axis])
 
 
-def rows_of(divided: DividedStep, states: int) -> list[Rows]:
+def rows_of(divided: DividedStep, states: int) -> list[RowDivision]:
     """All ways to divide a step into rows, one for each axis of the first state that allows it, in the order of the axes."""
     first = divided.first.inputs[0]
     sizes = enumerate(first.desc.shape) if states else ()
@@ -174,7 +176,7 @@ def rows_of(divided: DividedStep, states: int) -> list[Rows]:
     return [rows for rows in candidates if rows is not None]
 
 
-def _divide(divided: DividedStep, states: int, axis: int) -> Rows | None:
+def _divide(divided: DividedStep, states: int, axis: int) -> RowDivision | None:
     """The rows along an axis of the first state; None if they depend on each other."""
     programs = divided.programs
     arrays: list[Output | Stored] = []
@@ -222,7 +224,11 @@ def _divide(divided: DividedStep, states: int, axis: int) -> Rows | None:
                 if variable in load.parts and not assign(load.source, load.parts.index(variable)):
                     return None
     is_complete = all(array in axes for array in own)
-    return Rows(extent, axes) if is_complete and all(_is_apart(array, loads[array], axes) for array in arrays) else None
+    return (
+        RowDivision(extent, axes)
+        if is_complete and all(_is_apart(array, loads[array], axes) for array in arrays)
+        else None
+    )
 
 
 def _is_apart(array: Output | Stored, loads: Sequence[Load], axes: dict[Source | Output, int]) -> bool:
@@ -242,7 +248,7 @@ def _is_apart(array: Output | Stored, loads: Sequence[Load], axes: dict[Source |
     return True
 
 
-def take_rows(program: Formula, rows: Rows, count: int) -> Formula:
+def take_rows(program: Formula, rows: RowDivision, count: int) -> Formula:
     """The program for `count` adjacent rows."""
     arrays: dict[Source, Source] = {}
 

@@ -25,11 +25,13 @@ from ..expr import gpu
 from ..expr.gpu import Features, GpuKernel
 from ..expr.ir import Formula, Input
 from ..expr.kernels import compile as compile_expression
+from ..expr.recurrence import compile_recurrence
 from ..kernels import KernelCall
 from ..kernels.cuda.messages import ExplainedCuda
 from ..kernels.excerpts import undefined_names
 from ..kernels.expression import descs_of, program_of
 from ..kernels.host import HostKernel
+from ..kernels.recurrence import recurrence_of
 from ..support import lazy_imports, packages
 from ..support.errors import (
     MissingExtraError,
@@ -123,12 +125,16 @@ def _forms_of(op: CustomOp[Any]) -> list[tuple[str, str]]:
     # Triton's LLVM must be loaded before that of Mesa's drivers.
     order = {device: k for k, device in enumerate(("cpu", "wasm", "cuda", "webgpu"))}
     forms = [(device, device) for device in sorted(op.kernels, key=lambda device: order.get(device, 0))]
+    if op.recurrence is not None:
+        forms = [("recurrence", "cpu")]
     forms += [("expression", "cpu")] if op.formula is not None else []
     return forms + ([("decomposition", "cpu")] if op.decomposition is not None and not op.is_derived else [])
 
 
 def _form_on(op: CustomOp[Any], device: str) -> tuple[str, str]:
     """Return the form that computes an operation on a device."""
+    if device == "cpu" and op.recurrence is not None:
+        return "recurrence", device
     if device in op.kernels:
         return device, device
     # WebAssembly is no device: other forms run on the CPU.
@@ -202,7 +208,9 @@ def _check_of(form: str, device: str, architectures: Sequence[str], stack: ExitS
     if device == "webgpu":
         engine = stack.enter_context(_webgpu_device())
         return partial(_check_webgpu, _lower_expression if form == "expression" else _lower_kernel, engine)
-    return {"expression": _check_expression, "cpu": _check_host, "wasm": _check_wasm}[form]
+    return {"expression": _check_expression, "recurrence": _check_recurrence, "cpu": _check_host, "wasm": _check_wasm}[
+        form
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -270,6 +278,12 @@ def _check_expression(node: Node) -> _Pass:
     kernel = compile_expression(_program_of(node))
     is_compiled = kernel.detail.startswith("Halide")
     return _Pass("compiled", _version("Halide")) if is_compiled else _Pass(f"traced; runs on {kernel.detail}")
+
+
+def _check_recurrence(node: Node) -> _Pass:
+    loop = compile_recurrence(recurrence_of(node))
+    is_compiled = loop.detail.startswith("Halide")
+    return _Pass("compiled", _version("Halide")) if is_compiled else _Pass(f"traced; runs on {loop.detail}")
 
 
 def _program_of(node: Node) -> Formula:

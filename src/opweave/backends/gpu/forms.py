@@ -24,6 +24,7 @@ from ...support.cache import Cache
 from ...support.errors import ValidationError
 from .. import Backend
 from .contraction.named import names_needed as contraction_names
+from .rules.repetition import recurrent_form, refusal_of_recurrence
 from .rules.results import Products, Scatter, Staged
 
 Special: TypeAlias = Scatter | Products | Staged
@@ -43,10 +44,12 @@ def is_users_kernel(node: Node, backend: Backend) -> bool:
 
 
 def form_of(node: Node, backend: Backend) -> Callable[..., Any] | None:
-    """The function that computes a node's results: the back end's rule, else the operation's formula."""
+    """The function that computes a node's results: the back end's rule, else the operation's recurrence or formula."""
     rule = backend.rule(node)
     if rule is not None:
         return rule.function
+    if node.op.recurrence is not None:
+        return recurrent_form(node.op)
     return None if node.op.is_alternative else node.op.formula
 
 
@@ -79,7 +82,7 @@ def _cache_for(node: Node) -> Cache[Any, Formula | Special]:
 
 
 def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Formula | Special:
-    if backend.rule(node) is None:  # formulas may have indices to check
+    if backend.rule(node) is None and node.op.recurrence is None:  # formulas may have indices to check
         return simplify(program_of(node.op, descs, node.attributes))
     inputs, arrays = inputs_of(list(iter_operands(descs)))
     rest = iter(arrays)
@@ -133,6 +136,8 @@ def refusal_of(node: Node, backend: Backend, features: Features) -> str | None:
         if node.op.decomposition is None and node.op.kernels:
             return _no_kernel(node, backend)
         return None
+    if backend.rule(node) is None and node.op.recurrence is not None:
+        return refusal_of_recurrence(node, features)
     try:
         result = trace(node, backend)
         return gpu.refusal_of(result, features) if isinstance(result, Formula) else ""

@@ -10,7 +10,7 @@ from ..ir import Expr, Index, Input
 
 @dataclass(frozen=True, eq=False)
 class Local(Input):
-    """An array that each workgroup keeps for itself, float32.
+    """An array that each workgroup keeps for itself, float32, int32 or uint32.
 
     If `private`, elements are in registers, and an invocation reads only elements that it has computed.
     """

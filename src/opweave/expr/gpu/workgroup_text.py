@@ -54,11 +54,14 @@ class Text:
         for number, local in enumerate(program.locals):
             if local.private:
                 self.module.names[local] = f"p{number}"
-                self.lines += [f"var p{number}_{k} = 0.0f;" for k in range(self._chunks(local.desc.element_count))]
+                zero = "0.0f" if local.desc.data_type == "float32" else f"{computed_type(local.desc.data_type)}()"
+                self.lines += [f"var p{number}_{k} = {zero};" for k in range(self._chunks(local.desc.element_count))]
             else:
                 self.module.names[local] = f"m{number}"
                 count = local.desc.element_count
-                self.module.shared.append(Variable(f"m{number}", f"array<f32, {count}>"))
+                self.module.shared.append(
+                    Variable(f"m{number}", f"array<{computed_type(local.desc.data_type)}, {count}>")
+                )
 
     def kernel(self) -> GpuKernel:
         head = guard_lines("row", self.number, size_of(self.program.rows), math.prod(self.groups), self.module.unsigned)
@@ -186,7 +189,7 @@ class Text:
         block.enter(grid=Grid(statement.axes, "flat", len(self.program.rows)))
         value, target = block.value(body), statement.target
         if isinstance(target, Local):
-            name, value = self.module.names[target], convert(body, "float32", value)
+            name, value = self.module.names[target], convert(body, target.desc.data_type, value)
             place = f"{name}_{chunk}"
             if not target.private:
                 place = f"{name}[{block.value(flat_position(statement.axes, target.desc.shape))}]"

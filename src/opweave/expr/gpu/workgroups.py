@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from ...core.dtypes import DataType
 from ...core.graph import Desc
 from ...support.errors import require
 from ..array import Traced, as_array
@@ -82,14 +83,14 @@ class Workgroups(KernelProgram):
 
     # Construction ----------------------------------------------------------------------------------------------------
 
-    def shared_array(self, shape: Sequence[int]) -> Local:
-        """A new array in workgroup memory, which all invocations read."""
-        self.locals.append(Local(-1, Desc("float32", tuple(shape))))
+    def shared_array(self, shape: Sequence[int], data_type: DataType = "float32") -> Local:
+        """A new array in workgroup memory, which all invocations read; of float32, int32 or uint32."""
+        self.locals.append(Local(-1, Desc(data_type, tuple(shape))))
         return self.locals[-1]
 
-    def private_array(self, shape: Sequence[int]) -> Local:
+    def private_array(self, shape: Sequence[int], data_type: DataType = "float32") -> Local:
         """A new array in registers: an invocation reads those elements that it has computed, at the same position."""
-        self.locals.append(Local(-1, Desc("float32", tuple(shape)), private=True))
+        self.locals.append(Local(-1, Desc(data_type, tuple(shape)), private=True))
         return self.locals[-1]
 
     def fill(self, target: Local, value: Callable[..., Traced | float], shape: Sequence[int] | None = None) -> None:

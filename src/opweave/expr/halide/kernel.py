@@ -249,7 +249,7 @@ class KernelCalls:
         return [(self._part.code.address(name), at) for name, (_, at) in zip(names, self._calls, strict=True)]
 
     def fields_of(self, number: int) -> list[int]:
-        """Where the calls find the address of an array: the inputs are numbered, then the outputs."""
+        """The places where calls find the address of an array: the inputs are numbered, then the outputs."""
         return [ctypes.addressof(header) + _Header.host.offset for header in self._headers[number]]
 
     def fill(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:

@@ -22,7 +22,7 @@ from ..evaluate import through_copies
 from ..ir import Call, Formula, Output, Source, walk
 from ..limits import too_much_work, work_of_elements
 from ..recurrence import Along, Recurrence
-from ..recurrent_step import DividedStep, Rows, divide_step, join_steps, rows_of, take_rows
+from ..recurrent_step import DividedStep, RowDivision, divide_step, join_steps, rows_of, take_rows
 from . import runtime
 from .image import Code, load, pack
 from .kernel import KernelCalls, Part
@@ -30,7 +30,7 @@ from .schedule import operations
 from .stages import DEAR
 
 MIN_TASK_OPERATIONS = 1 << 17
-"""Operations of all steps per thread: half of what Halide gives a task, since a thread wakes once for all steps. An estimate."""
+"""Operations of all steps per thread: half of what Halide gives a task. An estimate."""
 
 MAX_JOINED = 8
 """Most steps to join: calling a step takes about 60 ns, as long as 100 vectors of a filter take."""
@@ -56,50 +56,50 @@ class HalideLoop:
         if problem:
             raise OperationError(f"{recurrence.name}: {problem}")
         # Outputs in the order in which the programs write them.
-        self._order = [*divided.early, *divided.late]
-        self._programs, self._joined, self._steps = divided.programs, None, 1
+        self.order = [*divided.early, *divided.late]
+        self.programs, self.joined, self.steps = divided.programs, None, 1
         count = _joined_count(recurrence)
         if count > 1 and (joined := join_steps(recurrence, count)) is not None:
-            self._joined, self._steps = joined, count
-        self._rows, self._counts = self._divide_rows(divided)
+            self.joined, self.steps = joined, count
+        self.rows, self.counts = self._divide_rows(divided)
         self._parts: dict[tuple[int, int], Part] = {}
-        for rows in set(self._counts):
-            for number in range(len(self._programs) + (self._joined is not None)):
-                self._part(number, rows)
-        self.detail = f"{self._part(0, self._counts[0]).detail.partition(', ')[0]}, one loop over the steps"
-        self.detail += f", vectorised by {self._part(0, self._counts[0]).compiled.lanes}"
-        self.detail += f", {len(self._counts)} thread{'s' if len(self._counts) > 1 else ''}"
+        for rows in set(self.counts):
+            for number in range(len(self.programs) + (self.joined is not None)):
+                self.part(number, rows)
+        self.detail = f"{self.part(0, self.counts[0]).detail.partition(', ')[0]}, one loop over the steps"
+        self.detail += f", vectorised by {self.part(0, self.counts[0]).compiled.lanes}"
+        self.detail += f", {len(self.counts)} thread{'s' if len(self.counts) > 1 else ''}"
 
-    def _divide_rows(self, divided: DividedStep) -> tuple[Rows | None, list[int]]:
-        """The rows, and the number of rows of each thread; 0 if rows depend on each other, so that one thread runs all steps."""
-        found = (rows for rows in rows_of(divided, self.recurrence.states) if rows.is_contiguous())
-        rows = next(found, None)
+    def _divide_rows(self, divided: DividedStep) -> tuple[RowDivision | None, list[int]]:
+        """The rows, and the number of rows of each thread; 0 if rows depend on each other."""
+        candidates = rows_of(divided, self.recurrence.states)
+        rows = next((rows for rows in candidates if rows.is_contiguous()), None)
         if rows is None:
             return None, [0]
         work = sum(
-            output.desc.element_count * (2 + operations(output.body)) for p in self._programs for output in p.outputs
+            output.desc.element_count * (2 + operations(output.body)) for p in self.programs for output in p.outputs
         )
         threads = max(1, min(runtime.threads(), rows.extent, work // MIN_ROW_OPERATIONS))
         size = -(-rows.extent // threads)
-        if self._joined is not None:
-            rows = _with_joined(rows, self._joined, self.recurrence, self._steps)
+        if self.joined is not None:
+            rows = _with_joined(rows, self.joined, self.recurrence, self.steps)
         return rows, [min(size, rows.extent - start) for start in range(0, rows.extent, size)]
 
-    def _part(self, number: int, rows: int) -> Part:
+    def part(self, number: int, rows: int) -> Part:
         """The code of a program for a number of rows; the last program joins several steps."""
         key = number, rows
         if key not in self._parts:
-            program = self._program(number)
-            if self._rows is not None:
-                program = take_rows(program, self._rows, rows)
+            program = self.program(number)
+            if self.rows is not None:
+                program = take_rows(program, self.rows, rows)
             self._parts[key] = Part(program)
         return self._parts[key]
 
-    def _program(self, number: int) -> Formula:
-        if number < len(self._programs):
-            return self._programs[number]
-        assert self._joined is not None
-        return self._joined
+    def program(self, number: int) -> Formula:
+        if number < len(self.programs):
+            return self.programs[number]
+        assert self.joined is not None
+        return self.joined
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
         """Return a function that runs all steps, on C-contiguous arrays of the declared data types and shapes."""
@@ -110,16 +110,16 @@ class HalideLoop:
                 if not is_state and np.may_share_memory(array, output):
                     results = [np.empty_like(item) for item in outputs]
                     return through_copies(self.bind(inputs, results), results, outputs)
-        return _Binding(self, inputs, outputs).run
+        return _LoopBinding(self, inputs, outputs).run
 
     @property
     def parts(self) -> list[tuple[int, int]]:
         """The first row, and the number of rows, of each thread."""
-        starts = [sum(self._counts[:k]) for k in range(len(self._counts))]
-        return list(zip(starts, self._counts, strict=True))
+        starts = [sum(self.counts[:k]) for k in range(len(self.counts))]
+        return list(zip(starts, self.counts, strict=True))
 
 
-def _with_joined(rows: Rows, joined: Formula, recurrence: Recurrence, count: int) -> Rows:
+def _with_joined(rows: RowDivision, joined: Formula, recurrence: Recurrence, count: int) -> RowDivision:
     """Rows for the program that joins several steps, too."""
     axes, step = dict(rows.axes), recurrence.step
     others = iter(joined.inputs)
@@ -129,7 +129,7 @@ def _with_joined(rows: Rows, joined: Formula, recurrence: Recurrence, count: int
             if source in rows.axes:
                 axes[other] = rows.axes[source]
     axes.update(dict.fromkeys(joined.outputs, rows.axes[step.outputs[0]]))
-    return Rows(rows.extent, axes)
+    return RowDivision(rows.extent, axes)
 
 
 def _joined_count(recurrence: Recurrence) -> int:
@@ -144,8 +144,8 @@ def _joined_count(recurrence: Recurrence) -> int:
 
 
 @dataclass
-class _Sequence:
-    """A sequence in memory whose first axis, but for axes of size 1, is that of time; `source` is copied to it, if not None."""
+class _SlicedSequence:
+    """A sequence in memory whose first axis is that of time; `source` is copied to or from it, if not None."""
 
     array: Array
     along: Along
@@ -166,7 +166,7 @@ class _Sequence:
         return -self.stride if self.along.backward else self.stride
 
 
-class _Binding:
+class _LoopBinding:
     """A loop on certain memory."""
 
     def __init__(self, loop: HalideLoop, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -186,8 +186,8 @@ class _Binding:
         # The two memories of each state: the last step writes the final one.
         self.spare = [np.empty_like(state) for state in self.final]
         # Per thread: segments of joined steps and of single ones.
-        steps = loop._steps
-        self.blocks = self.length // steps if loop._joined is not None else 0
+        steps = loop.steps
+        self.blocks = self.length // steps if loop.joined is not None else 0
         self.singles = self.length - self.blocks * steps
         self.swaps = self.blocks + self.singles
         self.calls: list[KernelCalls] = []
@@ -206,11 +206,11 @@ class _Binding:
     def _task(self, start: int, rows: int) -> int:
         """The address of the table of a thread: its segments."""
         loop, segments = self.loop, []
-        number = len(loop._programs)
+        number = len(loop.programs)
         if self.blocks:
-            segments.append(self._segment([number], start, rows, 0, self.blocks, loop._steps))
+            segments.append(self._segment([number], start, rows, 0, self.blocks, loop.steps))
         if self.singles:
-            first = self.blocks * loop._steps
+            first = self.blocks * loop.steps
             segments.append(self._segment(list(range(number)), start, rows, first, self.singles, 1))
         return int(self._table([len(segments), *segments]).ctypes.data)
 
@@ -232,34 +232,33 @@ class _Binding:
         adds: list[int] = []
         toggles: list[int] = []
         written = 0
+        axes = {} if loop.rows is None else loop.rows.axes
+
+        def offset(array: Source | Output, item: int) -> int:
+            """Bytes to the first row of a thread in a slice."""
+            axis = axes.get(array)
+            return 0 if axis is None else start * math.prod(array.desc.shape[axis + 1 :]) * item
+
+        def place(fields: Sequence[int], address: int, move: int = 0, swap: int = 0) -> None:
+            for field in fields:
+                ctypes.c_int64.from_address(field).value = address
+                if move:
+                    adds.extend((field, move))
+                if swap:
+                    toggles.extend((field, swap))
+
+        def state(fields: Sequence[int], number: int, is_new: bool, array: Source | Output) -> None:
+            final, spare = _address(self.final[number]), _address(self.spare[number])
+            shift = offset(array, self.final[number].itemsize)
+            # The state after the last swap is the final one.
+            is_final = (remaining - is_new) % 2 == 0
+            place(fields, (final if is_final else spare) + shift, swap=(final + shift) ^ (spare + shift))
+
         for program_number in programs:
-            part, whole = loop._part(program_number, rows), loop._program(program_number)
+            part, whole = loop.part(program_number, rows), loop.program(program_number)
             call = KernelCalls(part, ())
             self.calls.append(call)
             calls += [number for pair in call.addresses for number in pair]
-
-            axes = {} if loop._rows is None else loop._rows.axes
-
-            def offset(array: Source | Output, item: int) -> int:
-                """Bytes to the first row of a thread in an array of the program, which is a slice or a block of slices."""
-                axis = axes.get(array)
-                return 0 if axis is None else start * math.prod(array.desc.shape[axis + 1 :]) * item
-
-            def place(fields: Sequence[int], address: int, move: int = 0, swap: int = 0) -> None:
-                for field in fields:
-                    ctypes.c_int64.from_address(field).value = address
-                    if move:
-                        adds.extend((field, move))
-                    if swap:
-                        toggles.extend((field, swap))
-
-            def state(fields: Sequence[int], number: int, is_new: bool, array: Source | Output) -> None:
-                final, spare = _address(self.final[number]), _address(self.spare[number])
-                shift = offset(array, self.final[number].itemsize)
-                # The state after the last swap is the final one.
-                is_final = (remaining - is_new) % 2 == 0
-                place(fields, (final if is_final else spare) + shift, swap=(final + shift) ^ (spare + shift))
-
             for number, (kind, index, step) in enumerate(self._operands(len(whole.inputs), joined)):
                 fields, source = call.fields_of(number), whole.inputs[number]
                 if kind == "state":
@@ -281,7 +280,7 @@ class _Binding:
                 if joined > 1:
                     result, step = self.results[position // joined], position % joined
                 else:
-                    result, step = self.results[loop._order[written]], 0
+                    result, step = self.results[loop.order[written]], 0
                     written += 1
                 shift = offset(whole.outputs[position + (states if is_first else 0)], result.array.itemsize)
                 place(fields, result.address(first + step) + shift, result.move * joined)
@@ -303,13 +302,13 @@ class _Binding:
                 np.copyto(np.moveaxis(result.source, result.along.axis, 0), result.array)
 
 
-def _in_steps(array: Array, along: Along) -> _Sequence:
+def _in_steps(array: Array, along: Along) -> _SlicedSequence:
     """A sequence with the axis of time in front: a view if it is contiguous, else other memory."""
     if math.prod(array.shape[: along.axis]) == 1:
         shape = (array.shape[along.axis], *array.shape[: along.axis], *array.shape[along.axis + 1 :])
-        return _Sequence(np.ascontiguousarray(array).reshape(shape), along, None)
+        return _SlicedSequence(np.ascontiguousarray(array).reshape(shape), along, None)
     moved = np.moveaxis(array, along.axis, 0)
-    return _Sequence(np.empty(moved.shape, array.dtype), along, array)
+    return _SlicedSequence(np.empty(moved.shape, array.dtype), along, array)
 
 
 def _address(array: Array) -> int:

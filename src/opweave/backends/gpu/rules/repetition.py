@@ -1,0 +1,407 @@
+"""Recurrences that users and converters declare: one kernel runs all steps.
+
+A workgroup runs all steps for some rows: parts of a state that do not depend on each other (`expr.recurrent_step`). It keeps
+states in registers if steps are element-wise, else in workgroup memory. Sums that several elements of a row need are computed
+once, in parts if they would keep few invocations busy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from ....core.dtypes import DataType
+from ....core.graph import Desc, Node, iter_operands, map_operands
+from ....core.operation import Op
+from ....core.sizes import is_symbolic
+from ....expr import ir
+from ....expr.array import Traced
+from ....expr.gpu import Features, Local, Workgroups
+from ....expr.gpu.statements import Fill, Write
+from ....expr.ir import Cast, Const, Expr, Index, Input, Load, Output, Reduce, Stored, walk
+from ....expr.recurrence import MAX_UNROLLED_STEPS, Recurrence
+from ....expr.recurrent_step import divide_step, rows_of
+from ....expr.reductions import COMBINE, split
+from ....expr.tracing import of_input
+from ....kernels.recurrence import recurrence_of
+from ....support.errors import NotSupportedError
+from .results import Staged, Stages, source_of
+
+STATES: dict[DataType, DataType] = {
+    "float32": "float32",
+    "float16": "float32",
+    "int32": "int32",
+    "uint32": "uint32",
+}
+"""Data types of states -> those in which a workgroup keeps them."""
+
+MAX_ELEMENTS = 4096
+"""Largest part of a state that one row needs, in elements: 16 KiB, the workgroup memory that every device has."""
+
+MAX_PARTS = 8
+"""Most parts of a sum: every invocation that needs the sum adds the parts."""
+
+MIN_WIDTH = 32
+"""Fewest invocations of a workgroup with element-wise steps: a warp of most GPUs."""
+
+
+@cache
+def recurrent_form(op: Op[..., Any]) -> Callable[..., Staged]:
+    """The function that computes the results of an operation with a recurrence from its operands and attributes."""
+
+    def form(**arguments: Any) -> Staged:
+        operands = {name: arguments[name] for name in op.operands}
+        descs = map_operands(operands, lambda array: Desc(ir.storage(array.data_type), array.shape))
+        assert op.recurrence is not None
+        recurrence = op.recurrence(descs, {name: arguments[name] for name in op.attributes})
+        sources = [source_of(array) for array in iter_operands(operands)]
+        return Staged(lambda stages: _run(recurrence, sources, stages))
+
+    return form
+
+
+def refusal_of_recurrence(node: Node, features: Features) -> str | None:
+    """The reason why a node with a recurrence cannot run; empty if it can; None if its decomposition may."""
+    recurrence = recurrence_of(node)
+    descs = [operand.desc for operand in iter_operands(node.inputs)]
+    length = recurrence.length_for(descs)
+    try:
+        _check_types(recurrence)
+        if not recurrence.step.has_sizes and not is_symbolic((length,)):
+            _run(recurrence, [Input(number, desc) for number, desc in enumerate(descs)], Stages(features))
+    except NotSupportedError as error:
+        is_short = not is_symbolic((length,)) and length <= MAX_UNROLLED_STEPS
+        return None if is_short and not recurrence.step.checks else str(error)
+    return ""
+
+
+def _check_types(recurrence: Recurrence) -> None:
+    step = recurrence.step
+    if step.checks:
+        raise NotSupportedError("kernels cannot check indices")
+    for source in step.inputs[: recurrence.states]:
+        if source.desc.data_type not in STATES:
+            raise NotSupportedError(f"kernels keep no states of {source.desc.data_type}")
+
+
+def _run(recurrence: Recurrence, operands: Sequence[Input], stages: Stages) -> list[Traced]:
+    """Add the kernels of a recurrence, several if one would exceed `max_iterations`, and return the results."""
+    features = stages.features
+    descs = [operand.desc for operand in operands]
+    length, count = int(recurrence.length_for(descs)), recurrence.states
+    results = [stages.array(desc.data_type, desc.shape) for desc in recurrence.results_for(descs)]
+    states = list(operands[:count])
+    whole = _fitting(recurrence, operands, states, results, features, length)
+    steps = length
+    if whole.iterations(features) > features.max_iterations:
+        once = _fitting(recurrence, operands, states, results, features, length, 0, 1).iterations(features)
+        steps = max(1, features.max_iterations // max(once, whole.iterations(features) // length + 1) - 1)
+    for start in range(0, length, steps):
+        end = min(start + steps, length)
+        last = results[:count]
+        if end < length:
+            last = [stages.array(STATES[state.desc.data_type], state.desc.shape) for state in results[:count]]
+        program = _fitting(recurrence, operands, states, [*last, *results[count:]], features, length, start, end)
+        if program.iterations(features) > features.max_iterations:
+            raise NotSupportedError("a step repeats loops too often for this device")
+        stages.add(program, program.targets[0], "the steps" if steps == length else f"steps {start} to {end}")
+        states = last
+    return list(map(of_input, results))
+
+
+def _fitting(
+    recurrence: Recurrence,
+    operands: Sequence[Input],
+    states: Sequence[Input],
+    results: Sequence[Input],
+    features: Features,
+    length: int,
+    start: int = 0,
+    end: int = -1,
+) -> Workgroups:
+    """The program for steps from `start` to `end`, with as many rows for each workgroup as the device has memory for."""
+    _check_types(recurrence)
+    tile = 0
+    while True:
+        steps = _RepeatedStep(recurrence, [*states, *operands[recurrence.states :]], results, features, tile)
+        program = steps.program(length, start, length if end < 0 else end)
+        if program.shared_bytes <= features.max_shared:
+            break
+        if steps.tile == 1:
+            raise NotSupportedError(f"a row takes {program.shared_bytes} bytes of workgroup memory")
+        tile = steps.tile // 2
+    if len(set(program.sources) | set(program.targets)) > features.max_buffers:
+        raise NotSupportedError(f"it takes more than {features.max_buffers} buffers")
+    return program
+
+
+class _RepeatedStep:
+    """A program of workgroups that runs steps for `tile` rows each; 0 for a size that keeps the device busy."""
+
+    def __init__(
+        self,
+        recurrence: Recurrence,
+        operands: Sequence[Input],
+        results: Sequence[Input],
+        features: Features,
+        tile: int,
+    ) -> None:
+        self.recurrence, self.operands, self.results = recurrence, operands, results
+        count = recurrence.states
+        self.divided = divided = divide_step(recurrence, all_outputs=True)
+        rows = rows_of(divided, count)
+        self.extents = [row.extent for row in rows]
+        self.count = math.prod(self.extents)
+        # Axis of an array -> the number of the rows along it.
+        self.axes = {
+            array: {row.axes[array]: number for number, row in enumerate(rows) if array in row.axes}
+            for array in {array for row in rows for array in row.axes}
+        }
+        arrays: list[Output | Stored] = [*divided.first.outputs]
+        if divided.second is not None:
+            arrays += [*divided.second.outputs]
+        self.size = max((math.prod(self.rest(array)) for array in arrays), default=1)
+        if self.size > MAX_ELEMENTS:
+            raise NotSupportedError(f"a row has {self.size} elements, and at most {MAX_ELEMENTS} fit into a workgroup")
+        self.is_elementwise = self.size == 1 and not any(program.stored for program in divided.programs)
+        self.tile = tile or self._tile_for(features)
+        groups = -(-self.count // self.tile)
+        self.workgroups = Workgroups([groups], width=self.tile * self.size)
+        self.width = self.workgroups.invocations(features)
+        following = divided.second.inputs[len(recurrence.step.inputs) :] if divided.second is not None else ()
+        self.states = [self._local(source) for source in divided.first.inputs[:count]]
+        self.in_place = self._can_replace()
+        self.new = self.states if self.in_place else [self._local(source) for source in divided.first.inputs[:count]]
+        self.locals: dict[Any, Local] = dict(zip(divided.first.inputs[:count], self.states, strict=True))
+        self.locals.update(zip(following, self.new, strict=True) if following else ())
+        self.time: Expr = Const(0, "index")
+        self.length = 0
+
+    def _tile_for(self, features: Features) -> int:
+        most = min(256, features.max_invocations)
+        tile = max(1, min(most // self.size, self.count))
+        least = MIN_WIDTH if self.is_elementwise else 1
+        while tile > least and -(-self.count // tile) < features.units:
+            tile = max(least, tile // 2)
+        return tile
+
+    def rest(self, array: Input | Output | Stored) -> list[int]:
+        """The sizes of the axes within a row."""
+        own = self.axes.get(array, {})
+        return [size for axis, size in enumerate(array.desc.shape) if axis not in own]
+
+    def _local(self, array: Input) -> Local:
+        shape = [self.tile, *self.rest(array)]
+        data_type = STATES[array.desc.data_type]
+        if self.is_elementwise:
+            return self.workgroups.private_array(shape, data_type)
+        return self.workgroups.shared_array(shape, data_type)
+
+    def _can_replace(self) -> bool:
+        """Whether the new state may replace the old one element by element, as nothing else reads the old one later."""
+        divided, count = self.divided, self.recurrence.states
+        if count != 1:
+            return False
+        state = divided.first.inputs[0]
+        result = divided.first.outputs[0]
+
+        def outside(node: Expr) -> Sequence[Expr]:
+            return () if isinstance(node, Reduce) and self._is_shared(node, result) else node.parts
+
+        for node in walk(result.body, enter=outside):
+            if isinstance(node, Reduce) and any(self._reads(inner, state) for inner in walk(node)):
+                if not self._is_shared(node, result):
+                    return False
+            elif self._reads(node, state) and not ir.is_aligned(node):  # type: ignore[arg-type]
+                return False
+        late = divided.second
+        return late is None or not any(
+            self._reads(node, state) for output in late.outputs for node in walk(output.body)
+        )
+
+    @staticmethod
+    def _reads(node: Expr, source: Input) -> bool:
+        return isinstance(node, Load) and node.source is source
+
+    def _is_shared(self, node: Reduce, array: Output) -> bool:
+        """Whether several elements of a row need a reduction, so that it is computed before them."""
+        own = self.axes.get(array, {})
+        axes = {axis for number, axis in enumerate(array.axes) if number not in own and axis.extent != 1}
+        return not axes <= node.free and not node.reduction.startswith("arg_")
+
+    # Statements ------------------------------------------------------------------------------------------------------
+
+    def program(self, length: int, start: int, end: int) -> Workgroups:
+        """The program for the steps from `start` to `end`."""
+        divided, count, program = self.divided, self.recurrence.states, self.workgroups
+        self.length = length
+        first = divided.first
+        for source, operand, local in zip(first.inputs, self.operands, self.states, strict=False):
+            tile, rest = self._variables(source)
+            self._fill(local, (tile, *rest), self._as_kept(Load(operand, self._position(source, tile, rest)), source))
+        with program.repeat(end - start) as number:
+            self.time = ir.call("add", number.body, Const(start, "index"))
+            for stored in first.stored:
+                self._store(stored)
+            for index, output in zip(divided.early, first.outputs[count:], strict=True):
+                self._write(index, output)
+            for source, output, local in zip(first.inputs, first.outputs[:count], self.new, strict=False):
+                tile, rest = self._variables(output)
+                body = self._shared(self._localised(output, tile, rest), (tile, *rest))
+                self._fill(local, (tile, *rest), self._as_kept(body, source))
+            if divided.second is not None:
+                for stored in divided.second.stored:
+                    self._store(stored)
+                for index, output in zip(divided.late, divided.second.outputs, strict=True):
+                    self._write(index, output)
+            for source, new, local in zip(first.inputs, self.new, self.states, strict=False):
+                if new is not local:
+                    tile, rest = self._variables(source)
+                    self._fill(local, (tile, *rest), Load(new, (tile, *rest)))
+        for source, result, local in zip(first.inputs, self.results, self.states, strict=False):
+            tile, rest = self._variables(source)
+            self._add_write(result, (tile, *rest), self._position(source, tile, rest), Load(local, (tile, *rest)))
+        return program
+
+    def _variables(self, array: Input | Output | Stored) -> tuple[Index, tuple[Index, ...]]:
+        """New variables: of the row within the tile, and of the axes within a row."""
+        return Index(self.tile), tuple(map(Index, self.rest(array)))
+
+    def _rows(self, tile: Index) -> list[Expr]:
+        """The position along each axis of rows."""
+        number = ir.call("add", ir.call("mul", self.workgroups.rows[0], Const(self.tile, "index")), tile)
+        if self.count % self.tile:  # the last workgroup computes the last row several times
+            number = ir.call("min", number, Const(self.count - 1, "index"))
+        positions, stride = [], self.count
+        for extent in self.extents:
+            stride //= extent
+            position = number if stride == 1 else ir.call("floor_div", number, Const(stride, "index"))
+            positions.append(ir.call("mod", position, Const(extent, "index")))
+        return positions
+
+    def _position(self, array: Input | Output | Stored, tile: Index, rest: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The position in a whole array of an element of a row."""
+        own, rows, inner = self.axes.get(array, {}), self._rows(tile), iter(rest)
+        return tuple(rows[own[axis]] if axis in own else next(inner) for axis in range(array.desc.rank))
+
+    def _at_time(self, parts: Sequence[Expr], axis: int, is_backward: bool) -> tuple[Expr, ...]:
+        time = self.time
+        if is_backward:
+            time = ir.call("sub", Const(self.length - 1, "index"), time)
+        return (*parts[:axis], time, *parts[axis:])
+
+    def _localised(self, array: Output | Stored, tile: Index, rest: Sequence[Index]) -> Expr:
+        """The element of an array of the step, which reads states in local arrays and slices in sequences."""
+        step, count = self.recurrence.step, self.recurrence.states
+        done: dict[Expr, Expr] = dict(zip(array.axes, self._position(array, tile, rest), strict=True))
+        inputs = {source: number for number, source in enumerate(step.inputs)}
+        for node in walk(array.body):
+            if node in done:
+                continue
+            parts = tuple(done[part] for part in node.parts)
+            if not isinstance(node, Load):
+                done[node] = node.rebuild(parts)
+            elif node.source in self.locals:
+                own = self.axes.get(node.source, {})
+                within = tuple(part for axis, part in enumerate(parts) if axis not in own)
+                done[node] = self._as_type(Load(self.locals[node.source], (tile, *within)), node.type)
+            else:
+                assert isinstance(node.source, Input)
+                number = inputs[node.source]
+                along = self.recurrence.inputs[number - count]
+                at = parts if along is None else self._at_time(parts, along.axis, along.backward)
+                done[node] = Load(self.operands[number], at)
+        return done[array.body]
+
+    @staticmethod
+    def _as_type(body: Expr, type: ir.Type) -> Expr:
+        return body if body.type == type else Cast(body, type)
+
+    def _as_kept(self, body: Expr, state: Input) -> Expr:
+        """An element of a new state, rounded to its data type."""
+        data_type = state.desc.data_type
+        if data_type == "float16":
+            return Cast(
+                Cast(body, "float16") if body.type == "float32" else Cast(Cast(body, "float32"), "float16"), "float32"
+            )
+        return self._as_type(body, data_type)
+
+    def _fill(self, target: Local, axes: tuple[Index, ...], body: Expr) -> None:
+        self.workgroups.statements.append(Fill(target, axes, body))
+
+    def _add_write(self, target: Input, axes: tuple[Index, ...], at: tuple[Expr, ...], body: Expr) -> None:
+        self.workgroups.statements.append(Write(target, axes, at, self._as_type(body, target.desc.data_type)))
+
+    def _write(self, index: int, output: Output) -> None:
+        """Write an output of a step."""
+        along, target = self.recurrence.outputs[index], self.results[self.recurrence.states + index]
+        tile, rest = self._variables(output)
+        body = self._shared(self._localised(output, tile, rest), (tile, *rest))
+        at = self._at_time(self._position(output, tile, rest), along.axis, along.backward)
+        self._add_write(target, (tile, *rest), at, body)
+
+    def _store(self, stored: Stored) -> None:
+        """Compute an array that the step stores."""
+        tile, rest = self._variables(stored)
+        body = self._shared(self._localised(stored, tile, rest), (tile, *rest))
+        data_type = STATES.get(stored.desc.data_type)
+        if data_type is None:
+            raise NotSupportedError(f"kernels keep no arrays of {stored.desc.data_type}")
+        self.locals[stored] = local = self.workgroups.shared_array([self.tile, *self.rest(stored)], data_type)
+        self._fill(local, (tile, *rest), self._as_type(body, data_type))
+
+    # Sums ------------------------------------------------------------------------------------------------------------
+
+    def _shared(self, body: Expr, axes: tuple[Index, ...]) -> Expr:
+        """Compute reductions before the elements, if several elements need them, or few invocations would be busy."""
+        if self.is_elementwise:
+            return body
+        done: dict[Expr, Expr] = {}
+
+        def rewrite(root: Expr, context: frozenset[Index]) -> Expr:
+            def enter(node: Expr) -> Sequence[Expr]:
+                return () if node in done or isinstance(node, Reduce) else node.parts
+
+            for node in walk(root, enter=enter):
+                if node in done:
+                    continue
+                if isinstance(node, Reduce):
+                    inner = rewrite(node.body, context | frozenset(node.variables))
+                    done[node] = self._reduced(Reduce(node.reduction, node.variables, inner), context)
+                else:
+                    done[node] = node.rebuild(tuple(done[part] for part in node.parts))
+            return done[root]
+
+        return rewrite(body, frozenset(axis for axis in axes if axis.extent != 1))
+
+    def _reduced(self, node: Reduce, context: frozenset[Index]) -> Expr:
+        """A reduction, or the load of its result. `context` are the variables of the positions that need it."""
+        free = tuple(sorted((v for v in node.free if v in context), key=lambda v: v.serial))
+        results, size = math.prod(v.extent for v in free), ir.size_of(node.variables)
+        data_type = STATES.get(ir.storage(node.type))
+        if data_type is None or node.reduction not in COMBINE:
+            return node
+        parts = min(MAX_PARTS, self.width // max(1, results), node.variables[0].extent // 2)
+        if parts >= 2 and size >= 2 * MAX_PARTS:
+            part = split(node.variables[0], parts)
+            partial = self.workgroups.shared_array([part.part.extent, *(v.extent for v in free)], data_type)
+            body = Reduce(node.reduction, (part.position, *node.variables[1:]), part.mask(node, node.variables[0]))
+            self._keep(partial, (part.part, *free), body)
+            again = Index(part.part.extent)
+            return self._as_type(Reduce(node.reduction, (again,), Load(partial, (again, *free))), node.type)
+        if set(free) == context:
+            return node
+        total = self.workgroups.shared_array([v.extent for v in free] or [1], data_type)
+        if not free:
+            self._keep(total, (Index(1),), node)
+            return self._as_type(Load(total, (Const(0, "index"),)), node.type)
+        self._keep(total, free, node)
+        return self._as_type(Load(total, free), node.type)
+
+    def _keep(self, target: Local, axes: tuple[Index, ...], body: Expr) -> None:
+        """Compute a local array, with variables of its own."""
+        fresh: dict[Expr, Expr] = {axis: Index(axis.extent) for axis in axes}
+        own = tuple(axis for axis in fresh.values() if isinstance(axis, Index))
+        self._fill(target, own, self._as_type(ir.substitute(body, fresh), target.desc.data_type))

@@ -1,0 +1,163 @@
+"""Recurrences, and plain loops in float64 that they must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import opweave as ow
+
+rng = np.random.default_rng(0)
+
+Array = NDArray[Any]
+
+
+def normal(*shape: int) -> Array:
+    return rng.standard_normal(shape).astype("float32")
+
+
+# Each of these has a plain loop in float64 below.
+
+
+@ow.recurrence
+def smooth(level: Any, x: Any, *, share: float = 0.5) -> Any:
+    """Follow a signal slowly."""
+    level = level + (x - level) * share
+    return level, level
+
+
+@ow.recurrence(states="h", constants="a")
+def scan(h: Any, x: Any, dt: Any, a: Any, b: Any, c: Any) -> Any:
+    d, n = h.shape
+    new = ow.expr.compute((d, n), lambda i, k: ow.expr.exp(dt[i] * a[i, k]) * h[i, k] + dt[i] * b[k] * x[i])
+    return new, ow.expr.compute((d,), lambda i: ow.expr.sum_over(n, lambda k: new[i, k] * c[k]))
+
+
+@ow.recurrence
+def delta(s: Any, q: Any, k: Any, v: Any, beta: Any) -> Any:
+    heads, rows, size = s.shape
+    found = ow.expr.compute((heads, rows), lambda h, i: ow.expr.sum_over(size, lambda j: s[h, i, j] * k[h, j]))
+    new = ow.expr.compute(s.shape, lambda h, i, j: s[h, i, j] + beta[h] * (v[h, i] - found[h, i]) * k[h, j])
+    return new, ow.expr.compute((heads, rows), lambda h, i: ow.expr.sum_over(size, lambda j: new[h, i, j] * q[h, j]))
+
+
+@ow.recurrence(states=("a", "b"))
+def fibonacci(a: Any, b: Any, x: Any) -> Any:
+    return b, a + b + x
+
+
+@ow.recurrence(constants="w")
+def network(h: Any, x: Any, w: Any) -> Any:
+    batches, size = h.shape
+    new = ow.expr.compute(
+        (batches, size),
+        lambda i, j: ow.expr.tanh(x[i, j] + ow.expr.sum_over(size, lambda k: h[i, k] * w[j, k])),
+    )
+    return new, new
+
+
+@ow.recurrence
+def window(h: Any, x: Any) -> Any:
+    """Shift a value in: elements read their neighbours."""
+    (n,) = h.shape
+    new = ow.expr.compute((n,), lambda i: ow.expr.where(i < n - 1, h.clamped[i + 1], x))
+    return new, ow.expr.reduce_max(new) - ow.expr.reduce_min(h)
+
+
+def numpy_smooth(state: Sequence[Array], x: Array, share: float = 0.5) -> tuple[Sequence[Array], Sequence[Array]]:
+    level = state[0] + (x - state[0]) * share
+    return [level], [level]
+
+
+def numpy_scan(state: Sequence[Array], x: Array, dt: Array, a: Array, b: Array, c: Array) -> Any:
+    h = np.exp(dt[:, None] * a) * state[0] + dt[:, None] * b * x[:, None]
+    return [h], [h @ c]
+
+
+def numpy_delta(state: Sequence[Array], q: Array, k: Array, v: Array, beta: Array) -> Any:
+    (s,) = state
+    error = beta[:, None] * (v - np.einsum("hij,hj->hi", s, k))
+    s = s + error[:, :, None] * k[:, None, :]
+    return [s], [np.einsum("hij,hj->hi", s, q)]
+
+
+def numpy_fibonacci(state: Sequence[Array], x: Array) -> Any:
+    a, b = state
+    return [b, a + b + x], []
+
+
+def numpy_network(state: Sequence[Array], x: Array, w: Array) -> Any:
+    h = np.tanh(x + state[0] @ w.T)
+    return [h], [h]
+
+
+def numpy_window(state: Sequence[Array], x: Array) -> Any:
+    (h,) = state
+    new = np.append(h[1:], x)
+    return [new], [new.max() - h.min()]
+
+
+def loop(
+    step: Callable[..., Any],
+    states: int,
+    constants: Sequence[int],
+    operands: Sequence[Array],
+    axis: int = 0,
+    direction: str = "forward",
+    **attributes: Any,
+) -> list[Array]:
+    """A plain loop in float64, or in the type of integers: the witness."""
+    wide = [o.astype("float64") if o.dtype.kind == "f" else o for o in operands]
+    state, rest = wide[:states], wide[states:]
+    sequences = [value if k in constants else np.moveaxis(value, axis, 0) for k, value in enumerate(rest)]
+    length = next(len(value) for k, value in enumerate(sequences) if k not in constants)
+    order = range(length) if direction == "forward" else range(length - 1, -1, -1)
+    collected: dict[int, list[Array]] = {}
+    for t in order:
+        slices = [value if k in constants else value[t] for k, value in enumerate(sequences)]
+        state, outputs = step(state, *slices, **attributes)
+        collected[t] = outputs
+    results = []
+    for number in range(len(collected[0]) if collected else 0):
+        results.append(np.moveaxis(np.stack([collected[t][number] for t in range(length)]), 0, axis))
+    return [*state, *results]
+
+
+def unit(array: Array) -> Array:
+    return array / np.linalg.norm(array, axis=-1, keepdims=True)
+
+
+CASES: dict[str, tuple[Any, Any, int, tuple[int, ...], Callable[[int], list[Array]]]] = {
+    "smooth": (smooth, numpy_smooth, 1, (), lambda t: [normal(5, 7), normal(t, 5, 7)]),
+    "broadcast": (smooth, numpy_smooth, 1, (), lambda t: [normal(5, 7), normal(t, 5, 1)]),
+    "scalar": (smooth, numpy_smooth, 1, (), lambda t: [normal(), normal(t)]),
+    "large": (smooth, numpy_smooth, 1, (), lambda t: [normal(300, 33), normal(t, 300, 33)]),
+    "scan": (
+        *(scan, numpy_scan, 1, (2,)),
+        lambda t: [normal(37, 8), normal(t, 37), abs(normal(t, 37)), -abs(normal(37, 8)), normal(t, 8), normal(t, 8)],
+    ),
+    "square": (  # as many rows as elements in a row
+        *(scan, numpy_scan, 1, (2,)),
+        lambda t: [normal(8, 8), normal(t, 8), abs(normal(t, 8)), -abs(normal(8, 8)), normal(t, 8), normal(t, 8)],
+    ),
+    "delta": (
+        *(delta, numpy_delta, 1, ()),
+        lambda t: [normal(3, 10, 16), normal(t, 3, 16), unit(normal(t, 3, 16)), normal(t, 3, 10), normal(t, 3) % 1],
+    ),
+    "fibonacci": (
+        *(fibonacci, numpy_fibonacci, 2, ()),
+        lambda t: [np.int32([1, 2, 3]), np.int32([1, 5, 7]), np.arange(3 * t, dtype="int32").reshape(t, 3)],
+    ),
+    "network": (network, numpy_network, 1, (1,), lambda t: [normal(3, 24), normal(t, 3, 24), normal(24, 24) * 0.2]),
+    "window": (window, numpy_window, 1, (), lambda t: [normal(5), normal(t)]),
+}
+
+
+def assert_close(results: Sequence[Any], expected: Sequence[Array], tolerance: float = 2e-4) -> None:
+    assert len(results) >= len(expected)  # without a step, the loop has no outputs
+    for result, value in zip(results, expected, strict=False):
+        assert np.asarray(result).shape == value.shape
+        np.testing.assert_allclose(np.asarray(result), value, rtol=tolerance, atol=tolerance)
