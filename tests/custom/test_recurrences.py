@@ -97,11 +97,11 @@ def test_compiled_loops_say_so() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_threads_run_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each thread runs all steps for its rows, however few."""
-    from opweave.expr.halide import repetition
+    from opweave.expr.halide import repetition, runtime
 
     monkeypatch.setattr(repetition, "MIN_ROW_OPERATIONS", 1)
     monkeypatch.setattr(repetition, "MIN_TASK_OPERATIONS", 1)
-    monkeypatch.setattr(repetition.runtime, "threads", lambda: 3)
+    monkeypatch.setattr(runtime, "threads", lambda: 3)
     op, step, states, constants, operands_of = CASES[name]
     operands = operands_of(11)
     descs = {n: ow.Desc(o.dtype.name, o.shape) for n, o in zip(op.operands, operands, strict=True)}
@@ -326,7 +326,7 @@ def test_recur_takes_axes_and_directions_of_each_sequence(context: ow.MLContext)
     results = recur(builder, inputs, recurrence=recurrence)
     graph = builder.build({f"y{k}": result for k, result in enumerate(results)})
     values = list(context.compute(graph, {f"x{k}": np.asarray(o) for k, o in enumerate(operands)}).values())
-    h, first, second = operands[0].astype("float64"), np.empty((5, 3)), np.empty((3, 5))
+    h, first, second = np.asarray(operands[0], "float64"), np.empty((5, 3)), np.empty((3, 5))
     for t in range(5):
         x, y = operands[1][:, 4 - t], operands[2][t]
         first[t], second[:, 4 - t] = h * y, x - y

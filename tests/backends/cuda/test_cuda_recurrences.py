@@ -1,0 +1,37 @@
+"""Recurrences on CUDA: one kernel runs all steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.cuda_driver import cuda_context
+from support.recurrences import CASES, assert_close, loop, normal, numpy_smooth, smooth
+
+import opweave as ow
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("name", CASES)
+def test_kernel_equals_a_loop(name: str, direction: str) -> None:
+    op, step, states, constants, operands_of = CASES[name]
+    operands = operands_of(11)
+    context = cuda_context()
+    builder = ow.MLGraphBuilder(context)
+    inputs = [builder.input(f"x{k}", o.dtype.name, list(o.shape)) for k, o in enumerate(operands)]
+    results = op(*inputs, direction=direction)
+    graph = builder.build({f"y{k}": result for k, result in enumerate(results)}, fallback="error")
+    values = list(context.compute(graph, {f"x{k}": o for k, o in enumerate(operands)}).values())
+    assert_close(values, loop(step, states, constants, operands, direction=direction))
+    assert "kernel 1" not in str(graph.explain())
+
+
+def test_float16() -> None:
+    operands = [normal(33).astype("float16"), normal(40, 33).astype("float16")]
+    context = cuda_context()
+    builder = ow.MLGraphBuilder(context)
+    inputs = [builder.input(f"x{k}", "float16", list(o.shape)) for k, o in enumerate(operands)]
+    last, levels = smooth(*inputs)
+    graph = builder.build({"last": last, "levels": levels}, fallback="error")
+    values = context.compute(graph, {f"x{k}": o for k, o in enumerate(operands)})
+    assert values["last"].dtype == np.float16
+    assert_close(list(values.values()), loop(numpy_smooth, 1, (), operands), 1e-2)
