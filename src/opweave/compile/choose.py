@@ -59,6 +59,10 @@ class Chooser:
     def candidates(self, node: Node) -> Iterator[Implementation]:
         """All ways to run a node, the preferred one first."""
         backend = self._backend
+        if node.op.bodies:  # the device repeats the body, whatever the data types are
+            yield Implementation(backend.name, "" if backend.supports(node) else "there is no kernel")
+            yield Implementation(node.serial)
+            return
         if backend is self._host:
             yield from self._host_candidates(node)
             return
@@ -131,11 +135,11 @@ class Chooser:
 
     def _is_here(self, node: Node, candidate: Implementation) -> bool:
         is_host = self._backend is self._host and not self.reason(node)
-        return is_host or node.op.is_of_host or candidate.kind in (None, self._backend.name)
+        return is_host or node.op.is_of_host or bool(node.op.bodies) or candidate.kind in (None, self._backend.name)
 
     def reason(self, node: Node) -> str:
         """The reason why the device cannot run a node; empty if it can run the node or its parts."""
-        if self._backend is not self._host and may_widen(node, self._backend):
+        if node.op.bodies or (self._backend is not self._host and may_widen(node, self._backend)):
             return ""
         return "" if self._kinds.get(node) == self._backend.name else self._backend.why_not(node) or ""
 

@@ -146,8 +146,26 @@ def _compile_for(
     parts = partition(legal, kinds, LoopFusion(EXPRESSION, fits, work, most))
     host_device = device if backend is host else "cpu"
 
+    def compile_body(graph: Graph) -> Program:
+        return compile(
+            graph,
+            backend,
+            device=device,
+            power_preference=power_preference,
+            fuse=fuse,
+            alone=False,
+            fallback=fallback,
+            wait=False,
+            choice=EngineChoice(backend, fuse=choice.fuse),
+        )
+
     def compile_part(part: Segment[Node, Operand]) -> CompiledSegment:
         if part.kind not in engines:
+            (node,) = part.nodes
+            if node.op.bodies:
+                from .bodies import compile_bodies  # most graphs do without its imports
+
+                return compile_bodies(node, backend.space, device, compile_body)
             return _prepare_kernel(part, host_device)
         engine, engine_device = engines[part.kind]
         sub, reads, writes = _sub_graph(legal, part, alone=len(parts) == 1)
@@ -210,6 +228,10 @@ def _choose_for(
         narrow, remaining = read_narrow(full, sources, backend.gains_from_narrow, backend.precision == "ieee")
         absorbed = set(sources.values()).difference(remaining.values())
         full, sources = narrow, remaining
+    if any(node.op.bodies and node.op in backend.rules for node in full.nodes):
+        from .bodies import with_legal_bodies
+
+        full, sources = with_legal_bodies(full, sources, backend.supports, backend.name)
     chooser = Chooser(backend, device, host, stand_in, fallback, others)
     legal, origin = full, sources
     if any(chooser.kind(node) is None for node in full.nodes):
@@ -234,7 +256,11 @@ def nodes_on_host(graph: Graph, backend: Backend, device: str) -> dict[Node, str
     chosen = _choose_for(full, sources, backend, device, "auto")
     nodes: dict[Node, str] = {}
     for node in chosen.legal.nodes:
-        if chosen.chooser.kind(node) != backend.name and not node.op.is_of_host:
+        if node.op.bodies:
+            for name in node.op.bodies:
+                for reason in nodes_on_host(node.attributes[name].graph, backend, device).values():
+                    nodes.setdefault(chosen.origin[node], reason)
+        elif chosen.chooser.kind(node) != backend.name and not node.op.is_of_host:
             nodes[chosen.origin[node]] = chosen.chooser.reason(node) or "its kernels are for the host"
     return nodes
 

@@ -314,12 +314,15 @@ class Graph:
         for node in self.nodes:
             for operand in node.outputs:
                 names[operand] = f"%{len(names) - len(self.inputs)}"
+            bodies = node.op.bodies
             texts = [
-                show(v) if n in node.op.positional else f"{n}={show(v)}"
+                f"{n}=…" if n in bodies else show(v) if n in node.op.positional else f"{n}={show(v)}"
                 for n, v in node.op.explicit_arguments(node.arguments)
             ]
             line = f"  {', '.join(names[o] for o in node.outputs)} = {node.op.name}({', '.join(texts)})"
             lines.append(line + (f"  # {node.label!r}" if node.label else ""))
+            for name in bodies:
+                lines += [f"    {text}" for text in f"{name}: {node.attributes[name]}".splitlines()]
         lines += [f"  {printable(name)} = {names[operand]}" for name, operand in self.outputs.items()]
         return "\n".join(lines)
 

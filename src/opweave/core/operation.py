@@ -81,7 +81,7 @@ class Limits:
 
 
 _FOR_CALLS = (
-    "add", "alternative", "cast", "casts", "convert", "default", "defaults", "examples", "explicit_arguments", "fillers",
+    "add", "alternative", "bodies", "cast", "casts", "convert", "default", "defaults", "examples", "explicit_arguments", "fillers",
     "flags", "forget_calls", "function", "infer", "inline", "positional", "positional_flags", "range_functions", "sequences",
     "narrow", "size_operands", "source", "templates", "value_ranges", "widened_limits", "widens",
 )  # fmt: skip
@@ -106,6 +106,7 @@ class Op(Generic[P, R]):
         kernels: the user's kernels, by name of the device.
         updates: the operand whose memory a result may use, by index of the result.
         is_of_host: whether the host computes it on all devices by its nature, so that this is no fallback.
+        bodies: the attributes that are a `Body`, which is compiled as a program of its own.
         is_draft: whether only drafts of the specification have the operation; contexts need `drafts=True` for it.
     """
 
@@ -146,6 +147,7 @@ class Op(Generic[P, R]):
         self.kernels: dict[str, Any] = {}
         self.range_functions: dict[str, Callable[..., ValueRange]] = {}
         self.updates: dict[int, str] = {}
+        self.bodies: tuple[str, ...] = ()
         self.narrow: frozenset[str] = frozenset()
         self.widens = True
         self._all_limits: dict[str, Limits] | None = None

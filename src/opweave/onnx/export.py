@@ -12,6 +12,7 @@ import numpy as np
 from .. import __version__
 from ..backends.onnxruntime import ort
 from ..backends.onnxruntime.emit import Emitter
+from ..compile.bodies import with_legal_bodies
 from ..compile.empty import fold_empty
 from ..compile.legalise import legalise
 from ..context.graph import MLGraph, recorded_graph, state_of
@@ -93,10 +94,14 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
     has_rule, engine = (ort.is_portable, "ONNX") if operators == "onnx" else (ort.supports, "ONNX Runtime")
 
     def supports(node: Node) -> bool:
+        bodies = (node.attributes[name] for name in node.op.bodies)
+        if not all(supports(inner) for body in bodies for inner in body.graph.nodes):
+            return False
         return has_rule(node) or (graph.has_names and ort.has_rule_in_files(node))
 
     try:
-        values, _ = ort.emit(ctx, legalise(fold_empty(graph)[0], supports, engine, has_results=True)[0])
+        full = with_legal_bodies(fold_empty(graph)[0], {}, supports, engine)[0]
+        values, _ = ort.emit(ctx, legalise(full, supports, engine, has_results=True)[0])
     except ValidationError as error:
         if not graph.has_names:
             raise

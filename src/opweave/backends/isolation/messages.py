@@ -10,8 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ...core.graph import Builder, Desc, Graph, Node, Operand, map_operands
-from ...core.operation import Op
+from ...core.bodies import GraphMessage as GraphMessage, NodeMessage as NodeMessage
 from .. import Backend, Precision, discover
 
 PROTOCOL = 5
@@ -52,56 +51,6 @@ def _read(stream: BinaryIO, size: int) -> bytearray:
             raise EOFError
         done += count
     return data
-
-
-NodeMessage = tuple[Op[..., Any], Mapping[str, Any], Mapping[str, Any], str, tuple[Desc, ...]]
-"""A node: operation, operand numbers by parameter, attributes, label, and descriptors of the results."""
-
-
-@dataclass(frozen=True, slots=True)
-class GraphMessage:
-    """A graph without references to its builder.
-
-    Operands are numbered: inputs, constants, then results of nodes. `outputs` has the operand number of each graph output.
-    """
-
-    inputs: list[tuple[str, Desc]]
-    constants: list[np.ndarray]
-    nodes: list[NodeMessage]
-    outputs: dict[str, int]
-
-    @classmethod
-    def of(cls, graph: Graph) -> GraphMessage:
-        constants = graph.constants
-        constants += [o for o in graph.outputs.values() if o.is_constant and o not in constants]
-        numbers = {operand: k for k, operand in enumerate([*graph.inputs.values(), *constants])}
-        nodes: list[NodeMessage] = []
-        for node in graph.nodes:
-            inputs = map_operands(node.inputs, numbers.__getitem__)
-            descs = tuple(output.desc for output in node.outputs)
-            nodes.append((node.op, inputs, dict(node.attributes), node.label, descs))
-            for output in node.outputs:
-                numbers[output] = len(numbers)
-        return cls(
-            [(name, operand.desc) for name, operand in graph.inputs.items()],
-            [np.asarray(operand.value) for operand in constants],
-            nodes,
-            {name: numbers[operand] for name, operand in graph.outputs.items()},
-        )
-
-    def graph(self) -> Graph:
-        builder = Builder()
-        operands = [Operand(builder, desc, name=name) for name, desc in self.inputs]
-        inputs = {operand.name: operand for operand in operands}
-        for array in self.constants:
-            operands.append(Operand(builder, Desc(array.dtype.name, array.shape), value=array))  # type: ignore[arg-type]
-        nodes = []
-        for serial, (op, numbered, attributes, label, descs) in enumerate(self.nodes):
-            node = Node(op, map_operands(numbered, operands.__getitem__), attributes, label, serial)
-            node.outputs = tuple(Operand(builder, desc, node=node) for desc in descs)
-            nodes.append(node)
-            operands += node.outputs
-        return Graph(inputs, {name: operands[number] for name, number in self.outputs.items()}, tuple(nodes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -98,6 +98,8 @@ class OnnxRuntime(Backend):
     def rule(self, node: Node) -> Rule | None:
         from ...core.graph import is_beyond
 
+        if self.plugin is not None and node.op.bodies:
+            return None  # the runtime repeats the body, whose nodes the provider may lack
         rule = None if self._provider_fault(node) else super().rule(node)
         return rule if rule is None or not is_beyond(node) or self._has_kernels(node, rule) else None
 
@@ -241,16 +243,23 @@ class OnnxRuntime(Backend):
         outputs = {f"o{k}": (value, desc) for k, (value, desc) in enumerate(zip(values.values(), descs, strict=True))}
         return ctx, outputs, done
 
-    def emit(self, ctx: Emitter, graph: Graph) -> tuple[dict[str, Value], dict[Node, How]]:
-        """Emit the nodes of a legal graph; return the values of its outputs, and the kind of implementation of each node."""
+    def emit(
+        self, ctx: Emitter, graph: Graph, arguments: Sequence[Value] | None = None
+    ) -> tuple[dict[str, Value], dict[Node, How]]:
+        """Emit the nodes of a legal graph; return the values of its outputs, and the kind of implementation of each node.
+
+        The inputs are `arguments`; without them, they are declared.
+        """
         from ...core.graph import map_operands
         from .emit import Value
 
         ctx.graph = graph
         done: dict[Node, How] = {}
         values: dict[Operand, Value] = {}
-        for k, (name, operand) in enumerate(graph.inputs.items()):
-            values[operand] = ctx.add_input(name if ctx.portable else f"i{k}", operand.desc)
+        if arguments is not None:
+            values.update(zip(graph.inputs.values(), arguments, strict=True))
+        for k, (name, operand) in enumerate(graph.inputs.items() if arguments is None else ()):
+            values[operand] = ctx.add_input(ctx.name_of_input(name, k), operand.desc)
 
         def lookup(operand: Operand) -> Value:
             if operand not in values:

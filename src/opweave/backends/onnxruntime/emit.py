@@ -24,6 +24,7 @@ from .records import (
     INLINE_BYTES_OF_RULES,
     IR_VERSION,
     OnnxNode,
+    Subgraph,
     attribute,
     external_data,
     field,
@@ -152,6 +153,7 @@ class Emitter:
         any_size: whether inputs may have any size in all dimensions but the last, so that graphs that differ only in sizes
             become the same model.
         has_halves: whether all operators run in float16. The engine's provider for the CPU has few such kernels.
+        outer: the emitter of the graph around this one, if this one is the sub-graph of a node.
 
     While a rule runs, `node` is the node being lowered, and `graph` is its graph.
     """
@@ -169,6 +171,8 @@ class Emitter:
     parameters: dict[str, np.ndarray]
     size_inputs: dict[str, SizeInput]
     """Inputs whose values depend on the sizes of a run, by name."""
+    body_nodes: list[OnnxNode]
+    """Nodes of sub-graphs."""
     labels: dict[str, str]
     """Label or operation of the node that each ONNX node was emitted for, by the ONNX node's name."""
 
@@ -189,7 +193,9 @@ class Emitter:
         any_size: bool = False,
         precision: Precision = "float32",
         has_halves: bool = False,
+        outer: Emitter | None = None,
     ) -> None:
+        self._outer = outer
         self.portable, self._prefix, self.any_size, self.precision = portable, prefix, any_size, precision
         self._has_halves = portable or has_halves
         self._widened_halves: dict[str, _Widened] = {}
@@ -198,6 +204,7 @@ class Emitter:
         self.size_inputs: dict[str, SizeInput] = {}
         self.labels: dict[str, str] = {}
         self.nodes: list[OnnxNode] = []
+        self.body_nodes: list[OnnxNode] = []
         self.constants: dict[str, np.ndarray] = {}
         self.disabled_optimizers: set[str] = set()
         self.sizes: dict[str, int] = {}
@@ -208,6 +215,7 @@ class Emitter:
         self._answers: dict[Callable[[Graph], Any], Any] = {}
         self._before_reshape: dict[str, Value] = {}
         self._inputs: list[bytes] = []
+        self._input_names: set[str] = set()
         self._producers: dict[str, OnnxNode] = {}
         self._moves_first: set[str] = set()
         self.permutations: dict[str, tuple[int, ...]] = {}
@@ -334,6 +342,8 @@ class Emitter:
         return value if len(shape) == 1 else self.reshape(value, shape)
 
     def _add_size_input(self, source: SizeInput) -> Value:
+        if self._outer is not None:
+            return self._outer._add_size_input(source)
         if source not in self._values:
             self._values[source] = parameter = Value(f"s{len(self.size_inputs)}", source.data_type, source.shape)
             self.size_inputs[parameter.name] = source
@@ -437,12 +447,69 @@ class Emitter:
         """Transpose `value` from `layout` to the layout `target`; each letter names an axis."""
         return value if layout == target else self.transpose(value, [layout.index(letter) for letter in target])
 
+    # Sub-graphs ------------------------------------------------------------------------------------------------------
+
+    def inner(self) -> Emitter:
+        """Make an emitter for a sub-graph of the current node, whose names differ from those around it."""
+        self._count += 1
+        return Emitter(
+            portable=self.portable,
+            prefix=f"{self._prefix}b{self._count}_",
+            precision=self.precision,
+            has_halves=self._has_halves,
+            outer=self,
+        )
+
+    def name_of_input(self, name: str, number: int) -> str:
+        """The name of an input in the model."""
+        if self._outer is not None:
+            return f"{self._prefix}i{number}"
+        return name if self.portable else f"i{number}"
+
+    def sub_graph(self, outputs: Sequence[tuple[Value, Desc]]) -> tuple[Subgraph, tuple[str, ...]]:
+        """Encode the nodes of a sub-graph; return it with the names of the values that it reads from around it.
+
+        Small constants are part of it. Others belong to the graph around it, as do inputs that depend on sizes.
+        """
+        outer = self._outer
+        assert outer is not None
+        named = {f"{self._prefix}o{k}": output for k, output in enumerate(outputs)}
+        body, nodes = self._encode_nodes(named)
+        captures = {name: None for node in nodes for name in (*node.inputs, *node.captures) if name}
+        own = {name for node in nodes for name in node.outputs} | {value.name for value, _ in outputs}
+        for name, array in self.constants.items():
+            if name in captures and name in self._inline:
+                body += field(5, _initializer(name, array) + field(9, packed_bytes(array)))
+                own.add(name)
+            elif name in captures:
+                outer.constants[name] = array
+        body += field(2, f"{self._prefix}body") + b"".join(field(11, info) for info in self._inputs)
+        for name, (_, desc) in named.items():
+            body += field(12, value_info(name, desc.data_type, self._dims(desc.shape)))
+        own |= self._input_names
+        outer.body_nodes += [*nodes, *self.body_nodes]
+        outer.labels |= self.labels
+        outer.disabled_optimizers |= self.disabled_optimizers
+        outer.unrounded |= self.unrounded
+        return Subgraph(body), tuple(name for name in captures if name not in own)
+
+    def repeat(
+        self, op_type: str, inputs: Sequence[Value | None], descs: Sequence[Desc], captures: Sequence[str], **attributes: Any
+    ) -> list[Value]:
+        """Add a node with sub-graphs, which read `captures` from this graph; its results have different types."""
+        names = ["" if value is None else value.name for value in inputs]
+        results = [self.fresh() for _ in descs]
+        encoded = b"".join(field(5, attribute(k, v)) for k, v in attributes.items() if v is not None)
+        self._append(op_type, names, results, encoded, "", tuple(dict.fromkeys(captures)))
+        return [Value(name, desc.data_type, desc.shape) for name, desc in zip(results, descs, strict=True)]
+
     # For the back end ------------------------------------------------------------------------------------------------
 
     def add_input(self, name: str, desc: Desc) -> Value:
         dims = self._dims(desc.shape)
         if self.any_size:
             dims[:-1] = [f"{name}_{axis}" for axis in range(len(dims) - 1)]
+        self._input_names.add(name)
         self._inputs.append(value_info(name, desc.data_type, dims))
         self.sizes[name] = desc.byte_length
         value = Value(name, desc.data_type, desc.shape)
@@ -480,31 +547,14 @@ class Emitter:
 
     def finish(self, outputs: Mapping[str, tuple[Value, Desc]]) -> tuple[bytes, dict[str, np.ndarray]]:
         """Return the bytes of the model, and the arrays to pass to the session, by initializer name."""
-        computed = {name for node in self.nodes for name in node.outputs}
-        renamed: dict[str, str] = {}
-        for name, (value, _) in outputs.items():
-            if value.name in computed and value.name not in renamed:
-                renamed[value.name] = name
-            else:  # an input, a constant or another output: the engine requires a node in between
-                self.nodes.append(OnnxNode("Identity", [value.name], [name], b"", "", name))
-        if not self.portable:
-            keep_casts_apart(self, self._moves_first)
-            keep_outputs_apart(self, computed.intersection(value.name for value, _ in outputs.values()))
-        body = bytearray()
-        nodes = self._nodes_for({*outputs, *(value.name for value, _ in outputs.values())})
-        for node in nodes:
-            proto = b"".join(field(1, renamed.get(name, name)) for name in node.inputs)
-            proto += b"".join(field(2, renamed.get(name, name)) for name in node.outputs)
-            proto += field(3, node.name) + field(4, node.op_type) + node.attributes
-            body += field(1, proto + field(7, node.domain) if node.domain else proto)
+        body, nodes = self._encode_nodes(outputs)
         # The engine refuses external initializers without readers, and some constants serve only choices of rules.
-        read = {name for node in nodes for name in node.inputs}
+        read = {name for node in nodes for name in (*node.inputs, *node.captures)}
         constants = {name: array for name, array in self.constants.items() if name in read}
         by_reference: dict[str, np.ndarray] = {}
         files = memory.mapped_files(array for name, array in constants.items() if name not in self._inline)
         for name, array in constants.items():
-            proto = b"".join(field(1, size) for size in array.shape)
-            proto += field(2, ONNX_TYPES[name_of(array.dtype)]) + field(8, name)
+            proto = _initializer(name, array)
             if name in self._inline:
                 proto += field(9, packed_bytes(array))
             else:
@@ -522,18 +572,42 @@ class Emitter:
                 dims = [None if self.any_size or isinstance(size, str) else size for size in dims]
             body += field(12, value_info(name, desc.data_type, dims))
         model = field(1, IR_VERSION) + field(2, "opweave") + field(7, bytes(body))
-        opsets = field(8, field(1, "") + field(2, opset_of(nodes))) + field(8, field(1, MICROSOFT) + field(2, 1))
+        opsets = field(8, field(1, "") + field(2, opset_of([*nodes, *self.body_nodes]))) + field(8, field(1, MICROSOFT) + field(2, 1))
         return model + opsets, by_reference
 
-    def _append(self, op_type: str, inputs: list[str], outputs: list[str], attributes: bytes, domain: str = "") -> None:
+    def _encode_nodes(self, outputs: Mapping[str, tuple[Value, Desc]]) -> tuple[bytearray, list[OnnxNode]]:
+        """Encode the nodes that outputs depend on, which get their names; return them, too."""
+        computed = {name for node in self.nodes for name in node.outputs}
+        captured = {name for node in self.nodes for name in node.captures}  # sub-graphs are encoded already
+        renamed: dict[str, str] = {}
+        for name, (value, _) in outputs.items():
+            if value.name in computed and value.name not in renamed and value.name not in captured:
+                renamed[value.name] = name
+            else:  # an input, a constant or another output: the engine requires a node in between
+                self.nodes.append(OnnxNode("Identity", [value.name], [name], b"", "", name))
+        if not self.portable:
+            keep_casts_apart(self, self._moves_first)
+            keep_outputs_apart(self, computed.intersection(value.name for value, _ in outputs.values()))
+        body = bytearray()
+        nodes = self._nodes_for({*outputs, *(value.name for value, _ in outputs.values())})
+        for node in nodes:
+            proto = b"".join(field(1, renamed.get(name, name)) for name in node.inputs)
+            proto += b"".join(field(2, renamed.get(name, name)) for name in node.outputs)
+            proto += field(3, node.name) + field(4, node.op_type) + node.attributes
+            body += field(1, proto + field(7, node.domain) if node.domain else proto)
+        return body, nodes
+
+    def _append(
+        self, op_type: str, inputs: list[str], outputs: list[str], attributes: bytes, domain: str = "", captures: tuple[str, ...] = ()
+    ) -> None:
         # Names must be unique; they appear in the engine's profiles and errors.
         label = self.node.label or self.node.op.name
-        name = f"{label.encode('ascii', 'backslashreplace').decode()}#{len(self.nodes)}"
+        name = f"{label.encode('ascii', 'backslashreplace').decode()}#{self._prefix}{len(self.nodes)}"
         self.labels[name] = label
-        node = OnnxNode(op_type, inputs, outputs, attributes, domain, name)
+        node = OnnxNode(op_type, inputs, outputs, attributes, domain, name, captures)
         self.nodes.append(node)
         self._producers.update(dict.fromkeys(outputs, node))
-        if inputs and all(self.is_foldable(name) for name in inputs if name):
+        if inputs and not captures and all(self.is_foldable(name) for name in inputs if name):
             self._foldable.update(outputs)
 
     def _nodes_for(self, names: set[str]) -> list[OnnxNode]:
@@ -543,6 +617,7 @@ class Emitter:
             if not names.isdisjoint(node.outputs):
                 needed.append(node)
                 names.update(node.inputs)
+                names.update(node.captures)
         return needed[::-1]
 
     def is_foldable(self, name: str) -> bool:
@@ -616,3 +691,9 @@ class Emitter:
         if data_type == "float16" and value is not result:
             self._widened_halves[result.name] = _Widened(value, self.node)
         return result
+
+
+def _initializer(name: str, array: np.ndarray) -> bytes:
+    """Encode the shape, the data type and the name of an initializer."""
+    dims = b"".join(field(1, size) for size in array.shape)
+    return dims + field(2, ONNX_TYPES[name_of(array.dtype)]) + field(8, name)

@@ -112,7 +112,10 @@ def _dimension(size: int | str | None) -> bytes:
 
 @record(frozen=False, eq=True)
 class OnnxNode:
-    """A node of the model, with encoded attributes; the name of an omitted operand is empty."""
+    """A node of the model, with encoded attributes; the name of an omitted operand is empty.
+
+    `captures` are the values that its sub-graphs read from around them.
+    """
 
     op_type: str
     inputs: list[str]
@@ -120,6 +123,7 @@ class OnnxNode:
     attributes: bytes
     domain: str
     name: str
+    captures: tuple[str, ...] = ()
 
     @property
     def is_same_for_pooling(self) -> bool:

@@ -147,7 +147,7 @@ def _is_equal(one: np.ndarray, other: np.ndarray) -> bool:
 def _load(
     model: bytes, weights: Mapping[str, np.ndarray], ctx: Emitter, options: SessionOptions, plugin: Plugin | None = None
 ) -> Loaded:
-    nodes, disabled = ctx.nodes, sorted(ctx.disabled_optimizers)
+    nodes, disabled = [*ctx.nodes, *ctx.body_nodes], sorted(ctx.disabled_optimizers)
     try:
         if plugin is None:
             values = hand_over(options, weights, ((node.op_type, node.inputs, node.outputs) for node in nodes))

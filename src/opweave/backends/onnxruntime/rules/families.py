@@ -3,6 +3,7 @@
 from . import (
     activation as activation,
     attention as attention,
+    control as control,
     convolution as convolution,
     dynamic as dynamic,
     elementwise as elementwise,

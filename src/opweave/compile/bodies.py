@@ -1,0 +1,149 @@
+"""Compile operations with bodies: each body is a program of its own, which `run.repeated` repeats or chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..composites.control import branch, directions_of, loop, stacked_number
+from ..core.bodies import Body, add_input, body_of
+from ..core.graph import Desc, Graph, Node, Operand, add_node, map_operands
+from ..memory.spaces import Space
+from ..ops.constants import constant
+from ..ops.recorder import Recorder
+from ..run.program import Program
+from ..run.repeated import COUNTER, BodyRunner, BranchRunner, LoopForm, LoopRunner
+from ..run.steps import CompiledSegment
+from ..support.errors import NotSupportedError
+from .legalise import legalise
+
+def with_legal_bodies(
+    graph: Graph, origin: Mapping[Node, Node], supports: Callable[[Node], bool], backend: str
+) -> tuple[Graph, Mapping[Node, Node]]:
+    """The graph with bodies of which all nodes satisfy `supports`, as far as decompositions make them so.
+
+    Args:
+        graph: the graph.
+        origin: the node that each of its nodes comes from; the second result is the same for the new graph.
+        supports: whether an engine has a rule for a node.
+        backend: the name of the engine, for messages.
+    """
+    if not any(node.op.bodies for node in graph.nodes):
+        return graph, origin
+    builder = Recorder()
+    builder.takes_empty = True
+    copies: dict[Operand, Operand] = {}
+    for name, operand in graph.inputs.items():
+        copies[operand] = add_input(builder, name, operand.desc)
+    parents: dict[Node, Node] = {}
+    for node in graph.nodes:
+        attributes = dict(node.attributes)
+        for name in node.op.bodies:
+            attributes[name] = _legal_body(attributes[name], supports, backend)
+        inputs = map_operands(node.inputs, lambda operand: copies.get(operand, operand))
+        descs = tuple(output.desc for output in node.outputs)
+        results = add_node(builder, node.op, inputs, attributes, node.label, descs)
+        copies.update(zip(node.outputs, results, strict=True))
+        assert results[0].node is not None
+        parents[results[0].node] = origin.get(node, node)
+    outputs = {name: copies.get(operand, operand) for name, operand in graph.outputs.items()}
+    nodes = Graph.reaching(outputs).nodes
+    return Graph(dict(builder.inputs), outputs, nodes), {node: parents[node] for node in nodes}
+
+
+def _legal_body(body: Body, supports: Callable[[Node], bool], backend: str) -> Body:
+    """The body, decomposed; the body itself if something else than the engine runs a part of it."""
+    if all(map(supports, body.graph.nodes)):
+        return body
+    inner = with_legal_bodies(body.graph, {}, supports, backend)[0]
+    try:
+        legal = legalise(inner, supports, backend, has_results=True)[0]
+    except NotSupportedError:
+        return body
+    return Body(legal)
+
+
+CompileGraph = Callable[[Graph], Program]
+
+
+def compile_bodies(node: Node, space: Space, device: str, compile_graph: CompileGraph) -> CompiledSegment:
+    """Compile a loop or a branch; `compile_graph` compiles a body for a device with memory in `space`."""
+    reads = list(dict.fromkeys(node.operands))
+    places = {operand: place for place, operand in enumerate(reads)}
+    positions: dict[str, Any] = map_operands(node.inputs, places.__getitem__)
+    runner: BodyRunner
+    if node.op is branch:
+        programs = [compile_graph(node.attributes[name].graph) for name in branch.bodies]
+        runner = BranchRunner(node.title, programs, space, positions["condition"], positions["captured"])
+    else:
+        assert node.op is loop, node.op
+        runner = _loop_runner(node, positions, space, compile_graph)
+    return CompiledSegment(runner, space, device, [node], [node], reads, node.outputs)
+
+
+def _loop_runner(node: Node, positions: dict[str, Any], space: Space, compile_graph: CompileGraph) -> LoopRunner:
+    states, scanned = node.inputs["states"], node.inputs["scanned"]
+    assert isinstance(states, tuple)
+    assert isinstance(scanned, tuple)
+    attributes = node.attributes
+    body: Body = attributes["body"]
+    on_host = space.is_host
+    number = stacked_number(body, states, attributes["gives_condition"])
+    form = LoopForm(
+        positions["states"],
+        positions["scanned"],
+        positions["captured"],
+        positions["count"],
+        positions["condition"],
+        attributes["length"],
+        attributes["takes_position"],
+        attributes["gives_condition"],
+        directions_of(attributes["backward"], len(scanned)),
+        directions_of(attributes["stacked_backward"], number),
+        [operand.desc for operand in states],
+    )
+    graph = body.graph if on_host else _device_graph(node, body, form)
+    return LoopRunner(node.title, compile_graph(graph), space, form)
+
+
+def _device_graph(node: Node, body: Body, form: LoopForm) -> Graph:
+    """The graph of an iteration that takes whole arrays and a counter, and writes elements into the stacked results.
+
+    The counter and the states are inputs and outputs of the same order. Stacked results are inputs, too, whose memory their
+    outputs use.
+    """
+    b = Recorder()
+    b.takes_empty = True
+
+    def declare(kind: str, descs: list[Desc]) -> list[Operand]:
+        return [add_input(b, f"{kind}{k}", desc) for k, desc in enumerate(descs)]
+
+    def descs_of(name: str) -> list[Desc]:
+        operands = node.inputs[name]
+        assert isinstance(operands, tuple)
+        return [operand.desc for operand in operands]
+
+    counter = add_input(b, "counter", COUNTER)
+    states, scanned, captured = (declare(kind, descs_of(kind)) for kind in ("states", "scanned", "captured"))
+    stacked = declare("stacked", [output.desc for output in node.outputs[len(states) :]])
+
+    def place(is_backward: bool) -> Operand:
+        length: Any = form.length
+        return b.sub(constant(b, length - 1, "int32"), counter) if is_backward else counter
+
+    position = [b.cast(counter, "int64")] if form.takes_position else []
+    slices = [
+        b.gather(operand, place(is_backward), axis=0)
+        for operand, is_backward in zip(scanned, form.backward, strict=True)
+    ]
+    results = list(body.call(b, [*position, *states, *slices, *captured]))
+    flag = [results.pop(0)] if form.gives_condition else []
+    written = []
+    for target, element, is_backward in zip(stacked, results[len(states) :], form.stacked_backward, strict=True):
+        row = b.reshape(place(is_backward), [1, 1])
+        written.append(b.scatter_nd(target, row, b.reshape(element, [1, *element.shape])))
+    following = b.add(counter, constant(b, np.int32(1), "int32"))
+    inputs = [counter, *states, *scanned, *captured, *stacked]
+    return body_of(b, inputs, [following, *flag, *results[: len(states)], *written]).graph
