@@ -131,13 +131,12 @@ def test_branches_may_return_outer_values() -> None:
 
 
 @pytest.mark.parametrize("condition", [True, False])
-def test_fallback_if_reads_outer_values(condition: bool) -> None:
-    """It takes a value of the graph before it, hands on one to the graph after it, and both of these stay on WebNN."""
+def test_if_on_data_reads_outer_values(condition: bool) -> None:
+    """It takes a value of the graph before it, and hands on one to the graph after it."""
     nodes = [*on_data("c"), node("Neg", "x", "around"), node("If", "c", "y", **branches()), node("Abs", "y", "z")]
     feed = {"x": X if condition else -X}
-    session = check_agreement(model_of(nodes, feed, {}, ["z"]), feed, fallback=True)
-    assert kinds(session) == ["webnn", "fallback", "webnn"]
-    assert reasons(session) == ["If: its condition is not constant"]
+    session = check_agreement(model_of(nodes, feed, {}, ["z"]), feed)
+    assert kinds(session) == ["webnn"]
 
 
 def test_branches_may_hold_branches() -> None:
@@ -152,8 +151,8 @@ def test_branches_may_hold_branches() -> None:
     constants = {"c": np.array(True), "two": np.float32(2)}
     for known in (True, False):
         nodes, more = ([choice], {"d": np.array(False)}) if known else ([*on_data("d"), choice], {})
-        session = check_agreement(model_of(nodes, {"x": X}, {**constants, **more}, ["y"]), {"x": X}, fallback=not known)
-        assert kinds(session) == (["webnn"] if known else ["webnn", "fallback"])
+        session = check_agreement(model_of(nodes, {"x": X}, {**constants, **more}, ["y"]), {"x": X})
+        assert kinds(session) == ["webnn"]
 
 
 def loop_body(condition: Sequence[NodeProto] = (), element: str = "sum") -> GraphProto:
@@ -171,12 +170,12 @@ def loop_body(condition: Sequence[NodeProto] = (), element: str = "sum") -> Grap
     )
 
 
-def test_loop_is_unrolled() -> None:
+def test_short_loop_is_unrolled() -> None:
     nodes = [node("Loop", "n go start", "last all", body=loop_body(element="t")), node("Neg", "last", "y")]
-    for trips, go in ((5, True), (1, True)):
+    for trips, go in ((control.UNROLLED, True), (1, True), (control.UNROLLED + 1, True)):
         constants = {"n": np.int64(trips), "go": np.array(go), "start": X}
         session = check_agreement(model_of(nodes, {"x": X}, constants, ["y", "all"]), {"x": X})
-        assert session.explain().count("\n  Mul") == trips
+        assert session.explain().count("\n  Mul") == (trips if trips <= control.UNROLLED else 0)
 
 
 def test_loop_without_iterations_returns_its_state() -> None:
@@ -208,14 +207,12 @@ def test_loop_falls_back_with_reason() -> None:
     deep = node("Loop", "n go start", "last all", body=loop_body())
     rows: list[tuple[NodeProto, list[NodeProto], dict[str, Any], str]] = [
         (deep, most, {"go": np.array(True)}, "its number of iterations is not constant"),
-        (deep, [], {"n": np.int64(control.MAX_ITERATIONS + 1), "go": np.array(True)}, "it has 257 iterations"),
         (
             node("Loop", "n go start", "last all", body=loop_body(small)),
             [],
             {"n": np.int64(9), "go": np.array(True), "limit": np.float32(40)},
             "its condition is not constant",
         ),
-        (deep, [], {"n": np.int64(0), "go": np.array(True)}, "it has no iterations"),
     ]
     for loop, before, constants, reason in rows:
         loop.attribute[0].g.output[2].CopyFrom(info("product", FLOAT, (2, 3)))
@@ -276,14 +273,14 @@ def test_scan_is_unrolled() -> None:
         assert kinds(check_agreement(model, feed)) == ["webnn"]
 
 
-def test_long_scan_falls_back() -> None:
+def test_long_scan_is_repeated() -> None:
     body = graph(
         [node("Add", "state a", "next")], [info("state", FLOAT, ()), info("a", FLOAT, ())], [info("next", FLOAT, ())]
     )
     x = np.ones(control.MAX_ITERATIONS + 1, np.float32)
     nodes = [node("Scan", "start x", "last", body=body, num_scan_inputs=1)]
-    session = check_agreement(model_of(nodes, {"x": x}, {"start": np.float32(0)}, ["last"]), {"x": x}, fallback=True)
-    assert reasons(session) == ["Scan: it has 257 iterations, and at most 256 are unrolled"]
+    session = check_agreement(model_of(nodes, {"x": x}, {"start": np.float32(0)}, ["last"]), {"x": x})
+    assert kinds(session) == ["webnn"]
 
 
 def test_nested_model_function_is_inlined() -> None:

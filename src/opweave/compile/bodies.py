@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..composites.control import branch, directions_of, loop, stacked_number
+from ..composites.placement import tensor_scatter
 from ..core.bodies import Body, add_input, body_of
 from ..core.graph import Desc, Graph, Node, Operand, add_node, map_operands
 from ..memory.spaces import Space
@@ -18,6 +19,7 @@ from ..run.repeated import COUNTER, BodyRunner, BranchRunner, LoopForm, LoopRunn
 from ..run.steps import CompiledSegment
 from ..support.errors import NotSupportedError
 from .legalise import legalise
+
 
 def with_legal_bodies(
     graph: Graph, origin: Mapping[Node, Node], supports: Callable[[Node], bool], backend: str
@@ -127,7 +129,9 @@ def _device_graph(node: Node, body: Body, form: LoopForm) -> Graph:
 
     counter = add_input(b, "counter", COUNTER)
     states, scanned, captured = (declare(kind, descs_of(kind)) for kind in ("states", "scanned", "captured"))
-    stacked = declare("stacked", [output.desc for output in node.outputs[len(states) :]])
+    # Stacked results have one batch for `tensor_scatter`, which writes in place.
+    descs = [output.desc for output in node.outputs[len(states) :]]
+    stacked = declare("stacked", [Desc(desc.data_type, (1, *desc.shape)) for desc in descs])
 
     def place(is_backward: bool) -> Operand:
         length: Any = form.length
@@ -142,8 +146,8 @@ def _device_graph(node: Node, body: Body, form: LoopForm) -> Graph:
     flag = [results.pop(0)] if form.gives_condition else []
     written = []
     for target, element, is_backward in zip(stacked, results[len(states) :], form.stacked_backward, strict=True):
-        row = b.reshape(place(is_backward), [1, 1])
-        written.append(b.scatter_nd(target, row, b.reshape(element, [1, *element.shape])))
+        row = b.reshape(place(is_backward), [1])
+        written.append(tensor_scatter(b, target, b.reshape(element, [1, 1, *element.shape]), row, 1))
     following = b.add(counter, constant(b, np.int32(1), "int32"))
     inputs = [counter, *states, *scanned, *captured, *stacked]
     return body_of(b, inputs, [following, *flag, *results[: len(states)], *written]).graph

@@ -36,6 +36,9 @@ ENDED = "the result of a loop that ended by its condition"
 COUNTER = Desc("int32", ())
 """The number of the iteration, as a state of a program on a device."""
 
+MAX_NAMES = 8
+"""Most operations of a body in its description."""
+
 Where = Literal["first", "result", "scratch"]
 """The memory of states: the operands, the results, or memory of the runner."""
 
@@ -113,13 +116,14 @@ class BodyRunner(Runner):
         return int(target.item())
 
     def describe_programs(self, heads: Sequence[str]) -> tuple[How, str]:
-        """Describe the bodies, each after a word or two, by their operations and what runs these."""
+        """Describe the bodies, each after a few words, by their operations; engines come first, as in other descriptions."""
+        engines: dict[str, None] = {}
         texts = []
         for head, program in zip(heads, self.programs, strict=True):
-            names = dict.fromkeys(placement.op.name for placement in program.placements)
-            engines = dict.fromkeys(placement.detail for placement in program.placements)
-            texts.append(f"{head}{', '.join(list(names)[:8])}{', …' if len(names) > 8 else ''} ({'; '.join(engines)})")
-        return "composed", "; ".join(texts)
+            engines.update(dict.fromkeys(p.detail.partition(":")[0] for p in program.placements))
+            names = list(dict.fromkeys(placement.op.name for placement in program.placements))
+            texts.append(f"{head} {', '.join(names[:MAX_NAMES])}{', …' if len(names) > MAX_NAMES else ''}")
+        return "composed", f"{' and '.join(engines)}: {'; '.join(texts)}"
 
 
 class BranchRunner(BodyRunner):
@@ -149,7 +153,7 @@ class BranchRunner(BodyRunner):
         program.run([inputs[place] for place in self.captured], outputs)
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        return self.describe_programs(["if so: ", "else: "])
+        return self.describe_programs(["if so", "else"])
 
 
 class LoopRunner(BodyRunner):
@@ -172,7 +176,7 @@ class LoopRunner(BodyRunner):
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         length = self.form.length
         times = "repeated" if length is None else f"{length} times" if not isinstance(length, int) else _times(length)
-        return self.describe_programs([f"{times}: "])
+        return self.describe_programs([times])
 
 
 def _times(length: int) -> str:
@@ -305,5 +309,3 @@ class _DeviceCall(_LoopCall):
             outputs = [self._counters[target], *flag, *self._states(target), *self._stacked]
             self._calls[key] = self.program.bind(inputs, outputs, self._shared)
         self._calls[key]()
-
-

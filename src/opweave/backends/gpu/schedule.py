@@ -288,7 +288,7 @@ class Schedule:
         scatter = apply_node(node, self.backend, {operand: self._load(operand) for operand in node.operands})
         (result,) = node.outputs
         place = self._target(result)
-        self._kernels.copy_and_scatter(place, scatter, (node,), node.title)
+        self._kernels.copy_and_scatter(place, scatter, (node,), node.title, in_place=0 in node.op.updates)
         self._memory(result, place)
 
     def _concat(self, node: Node) -> None:

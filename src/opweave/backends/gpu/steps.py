@@ -197,9 +197,17 @@ class Kernels:
         for number in range(1, repeated.count):
             self.steps += even if number % 2 else odd
 
-    def copy_and_scatter(self, place: Buffer, scatter: Scatter, nodes: tuple[Node, ...], title: str) -> None:
-        """Copy the operand of a scatter into a place, then write the updates."""
-        self.fill(place, Pending(scatter.into, nodes), f"{title}: the operand")
+    def copy_and_scatter(
+        self, place: Buffer, scatter: Scatter, nodes: tuple[Node, ...], title: str, in_place: bool = False
+    ) -> None:
+        """Copy the operand of a scatter into a place, then write the updates.
+
+        With `in_place`, callers may pass the same memory for an input and this output, which leaves out the copy.
+        """
+        operand = Pending(scatter.into, nodes)
+        self.fill(place, operand, f"{title}: the operand")
+        if in_place and place.kind == "output" and (copied := self._copy_source(operand)):
+            self.steps[-1].copies = copied, place
         self.scatter(place, scatter, nodes, f"{title}: the updates")
 
     def scatter(self, place: Buffer, scatter: Scatter, nodes: tuple[Node, ...], title: str) -> None:

@@ -494,7 +494,12 @@ class Emitter:
         return Subgraph(body), tuple(name for name in captures if name not in own)
 
     def repeat(
-        self, op_type: str, inputs: Sequence[Value | None], descs: Sequence[Desc], captures: Sequence[str], **attributes: Any
+        self,
+        op_type: str,
+        inputs: Sequence[Value | None],
+        descs: Sequence[Desc],
+        captures: Sequence[str],
+        **attributes: Any,
     ) -> list[Value]:
         """Add a node with sub-graphs, which read `captures` from this graph; its results have different types."""
         names = ["" if value is None else value.name for value in inputs]
@@ -515,6 +520,12 @@ class Emitter:
         value = Value(name, desc.data_type, desc.shape)
         self.note_sizes(value, desc.shape)
         return value
+
+    def add_flag_input(self, name: str) -> Value:
+        """Declare an input that is a truth value, as the body of a Loop has one."""
+        self._input_names.add(name)
+        self._inputs.append(value_info(name, "bool", ()))
+        return Value(name, "bool", ())
 
     def note_sizes(self, value: Value, shape: Sequence[int]) -> None:
         """Note the dimensions of a value, from which a portable model computes sizes with names."""
@@ -572,7 +583,9 @@ class Emitter:
                 dims = [None if self.any_size or isinstance(size, str) else size for size in dims]
             body += field(12, value_info(name, desc.data_type, dims))
         model = field(1, IR_VERSION) + field(2, "opweave") + field(7, bytes(body))
-        opsets = field(8, field(1, "") + field(2, opset_of([*nodes, *self.body_nodes]))) + field(8, field(1, MICROSOFT) + field(2, 1))
+        opsets = field(8, field(1, "") + field(2, opset_of([*nodes, *self.body_nodes]))) + field(
+            8, field(1, MICROSOFT) + field(2, 1)
+        )
         return model + opsets, by_reference
 
     def _encode_nodes(self, outputs: Mapping[str, tuple[Value, Desc]]) -> tuple[bytearray, list[OnnxNode]]:
@@ -598,7 +611,13 @@ class Emitter:
         return body, nodes
 
     def _append(
-        self, op_type: str, inputs: list[str], outputs: list[str], attributes: bytes, domain: str = "", captures: tuple[str, ...] = ()
+        self,
+        op_type: str,
+        inputs: list[str],
+        outputs: list[str],
+        attributes: bytes,
+        domain: str = "",
+        captures: tuple[str, ...] = (),
     ) -> None:
         # Names must be unique; they appear in the engine's profiles and errors.
         label = self.node.label or self.node.op.name

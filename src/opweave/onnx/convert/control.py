@@ -1,20 +1,29 @@
-"""Control flow decided at build time: inline one branch of If, unroll Loop and Scan."""
+"""Control flow: If, Loop and Scan are inlined or unrolled while the model is traced, or become operations with bodies.
+
+An If whose condition is known becomes its branch. Loops of at most `UNROLLED` iterations are unrolled; others repeat a body
+(`repeated`), unless WebNN cannot express the body without the values of an iteration, such as a state that grows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...support.errors import OperationError
+from ...support.errors import NotSupportedError, OperationError, ValidationError
 from ..model.checks import title_of
 from ..model.protobuf import AttributeProto, GraphProto, NodeProto, TensorProto, attribute_value, node as make_node
-from ..model.registry import Unsupported, normalize_axis, unsupported_if
-from ..model.scopes import rename_node
+from ..model.registry import NotConstant, Unsupported, normalize_axis, unsupported_if
+from .inline import copies, inline
+from .repeated import EndsByPosition, choose_branch, repeat_loop, repeat_scan
 
 if TYPE_CHECKING:
     from .trace import TracedNode, Tracer
+
+UNROLLED = 4
+"""Most iterations of a loop that is unrolled although its body could be repeated."""
 
 MAX_ITERATIONS = 256
 """The largest number of iterations of a loop to unroll."""
@@ -26,11 +35,94 @@ _ENDLESS = 2**31
 """Exporters write this many iterations, or more, if only the condition ends a loop."""
 
 
-def inline_if(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
-    """Inline the chosen branch of an If with a constant condition."""
-    condition = _condition(tracer, node.input[0])
-    graph = _graph(node, "then_branch" if condition else "else_branch")
-    return _inline(tracer, graph, {}, node.output, tracer.fresh(node), whole=False)
+def convert_if(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
+    """Inline the chosen branch of an If with a constant condition; otherwise, both branches are bodies."""
+    from .trace import TracedNode
+
+    graphs = [_graph(node, name) for name in ("then_branch", "else_branch")]
+    try:
+        condition = _condition(tracer, node.input[0])
+    except NotConstant as error:
+        tracer.require_values(error.operand)
+        try:
+            tracer.trace.values |= choose_branch(tracer, node, graphs)
+        except (Unsupported, ValidationError, NotSupportedError) as refusal:
+            raise NotConstant(f"{refusal}; its condition", error.operand) from None
+        return [TracedNode(node, "webnn", None)]
+    return inline(tracer, graphs[0 if condition else 1], {}, node.output, tracer.fresh(node), whole=False)
+
+
+def convert_loop(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
+    """Repeat the body of a Loop, or unroll it."""
+    from .trace import TracedNode
+
+    trips, condition, *state = [*node.input, "", ""][: max(len(node.input), 2)]
+    body = _graph(node, "body")
+    length, count = _known(tracer, trips, "its number of iterations", TensorProto.INT64)
+    length = None if length is not None and length >= _ENDLESS else length
+    goes_on, first = _known(tracer, condition, "its condition", TensorProto.BOOL)
+    if goes_on == 0:
+        length, count = 0, ""
+    has_elements = len(body.output) > 1 + len(state)
+    is_short = length is not None and length <= UNROLLED and not first and (length or not has_elements)
+    if (
+        is_short or tracer.is_expanding
+    ):  # the Loop of a definition, such as that of Range, takes longer than the engine's kernel
+        return unroll_loop(tracer, node)
+    if has_elements and count:
+        _constant_of(tracer, count, "its number of iterations", TensorProto.INT64)  # raises
+    try:
+        if length is None and not count and body.output and _passes_condition(body):
+            check_ends(tracer, node)
+        try:
+            outputs = repeat_loop(tracer, node, body, length, count, first, state)
+        except EndsByPosition:  # unrolled, nothing asks for the condition when the graph runs
+            with suppress(Unsupported):
+                return unroll_loop(tracer, node)
+            outputs = repeat_loop(tracer, node, body, length, count, first, state, asks=True)
+    except (Unsupported, ValidationError, NotSupportedError) as error:
+        return _unroll_instead(tracer, node, unroll_loop, error)
+    tracer.trace.values |= outputs
+    return [TracedNode(node, "webnn", None)]
+
+
+def convert_scan(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
+    """Repeat the body of a Scan, or unroll it."""
+    from .trace import TracedNode
+
+    unsupported_if(tracer.opset < 9, "before operator set 9, it scans batches")
+    attributes = {a.name: attribute_value(a) for a in node.attribute if a.type != AttributeProto.GRAPH}
+    name = node.input[len(node.input) - attributes["num_scan_inputs"]]
+    axis = normalize_axis((attributes.get("scan_input_axes") or [0])[0], len(tracer.shape(name)))
+    length = tracer.shape(name)[axis]
+    if isinstance(length, int) and 0 < length <= UNROLLED:
+        return unroll_scan(tracer, node)
+    try:
+        outputs = repeat_scan(tracer, node, _graph(node, "body"), attributes)
+    except (Unsupported, ValidationError, NotSupportedError) as error:
+        return _unroll_instead(tracer, node, unroll_scan, error)
+    tracer.trace.values |= outputs
+    return [TracedNode(node, "webnn", None)]
+
+
+def _unroll_instead(
+    tracer: Tracer, node: NodeProto, unroll: Callable[[Tracer, NodeProto], list[TracedNode]], error: Exception
+) -> list[TracedNode]:
+    """Unroll a loop whose body cannot be repeated; raise `error`, the reason, if it cannot be unrolled either."""
+    try:
+        return unroll(tracer, node)
+    except NotConstant:
+        raise
+    except Unsupported:
+        raise error from None
+
+
+def _known(tracer: Tracer, name: str, subject: str, element_type: int) -> tuple[int | None, str]:
+    """The value of a scalar, None if it is not known; and its name if it is computed when the graph runs, or empty."""
+    try:
+        return _constant_of(tracer, name, subject, element_type), ""
+    except NotConstant:
+        return None, name
 
 
 def unroll_loop(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
@@ -60,12 +152,17 @@ def check_ends(tracer: Tracer, node: NodeProto) -> None:
         return
     if (limit is not None and limit < _ENDLESS) or len(body.input) < 2 or not body.output:
         return
+    if _passes_condition(body):
+        raise OperationError(f"{title_of(node)} would never end: its body returns the condition unchanged")
+
+
+def _passes_condition(body: GraphProto) -> bool:
+    """Whether a body returns the condition unchanged."""
     source = {node.output[0]: node.input[0] for node in body.node if node.op_type == "Identity" and node.input}
     name = body.output[0].name
     for _ in body.node:
         name = source.get(name, name)
-    if name == body.input[1].name:
-        raise OperationError(f"{title_of(node)} would never end: its body returns the condition unchanged")
+    return name == body.input[1].name
 
 
 def unroll_scan(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
@@ -100,9 +197,9 @@ def unroll_scan(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
 
 
 CONTROL: Mapping[str, Callable[[Tracer, NodeProto], list[TracedNode]]] = {
-    "If": inline_if,
-    "Loop": unroll_loop,
-    "Scan": unroll_scan,
+    "If": convert_if,
+    "Loop": convert_loop,
+    "Scan": convert_scan,
 }
 """Operator with sub-graphs -> the function that replaces it, or raises `Unsupported`."""
 
@@ -136,7 +233,7 @@ class _Unrolled:
             raise Unsupported(f"its body takes {len(self._body.input)} values, and gets {len(inputs)}")
         names = {value.name: name for value, name in zip(self._body.input, inputs, strict=True)}
         outputs = [f"{self.prefix}{k}:{value.name}" for k, value in enumerate(self._body.output)]
-        self._steps += _inline(self._tracer, self._body, names, outputs, self.prefix, whole=True)
+        self._steps += inline(self._tracer, self._body, names, outputs, self.prefix, whole=True)
         unsupported_if(len(self._steps) > MAX_NODES, f"it would become more than {MAX_NODES} nodes")
         for gathered, name in zip(self.gathered, outputs[self._kept :], strict=True):
             gathered.append(name)
@@ -145,7 +242,7 @@ class _Unrolled:
 
     def finish(self, state: Sequence[str], outputs: Sequence[str], axes: Sequence[int]) -> list[TracedNode]:
         """Add steps that name the final state and stack the gathered outputs along new axes; return all steps."""
-        self.add(_copies(zip(state, outputs, strict=False)))
+        self.add(copies(zip(state, outputs, strict=False)))
         for names, output, axis in zip(self.gathered, outputs[len(state) :], axes, strict=False):
             if output:
                 self._join(names, output, axis)
@@ -180,33 +277,3 @@ def _constant_of(tracer: Tracer, name: str, subject: str, element_type: int) -> 
     value = tracer.constant_of(name, subject)
     unsupported_if(value.size != 1, f"{subject} has the shape {list(value.shape)}")
     return int(value.item())
-
-
-def _inline(
-    tracer: Tracer, graph: GraphProto, inputs: Mapping[str, str], outputs: Sequence[str], prefix: str, *, whole: bool
-) -> list[TracedNode]:
-    """Inline a sub-graph: trace its nodes in place of the node that contains it.
-
-    `inputs` map names to values passed, `outputs` are the names outside ("" for unused ones). Names that the sub-graph defines
-    get the prefix. `whole`: WebNN must express all nodes.
-    """
-    names = dict(inputs)
-    for name, array in tracer.initializers(graph):
-        names.setdefault(name, prefix + name)
-        tracer.add_constant(prefix + name, array)
-    defined = {name for node in graph.node for name in node.output if name}
-    names |= {name: prefix + name for name in defined}
-    copied: list[tuple[str, str]] = []
-    for value, output in zip(graph.output, outputs, strict=False):
-        if output and value.name in defined:
-            names[value.name] = output
-            defined.remove(value.name)  # an output that is listed twice is copied
-        else:
-            copied.append((value.name, output))
-    nodes = [rename_node(node, names, prefix) for node in graph.node]
-    return tracer.steps([*nodes, *_copies((names.get(a, a), b) for a, b in copied)], whole=whole)
-
-
-def _copies(pairs: Iterable[tuple[str, str]]) -> list[NodeProto]:
-    """Identity nodes that copy values to other names; copies to "" are left out."""
-    return [make_node("Identity", [name], [output]) for name, output in pairs if output]

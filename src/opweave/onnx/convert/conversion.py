@@ -127,6 +127,13 @@ def _operand_of_sizes(builder: MLGraphBuilder, value: NamedSizes | SizeData, mod
     return value.operands[builder]
 
 
+def operand_of_constant(builder: MLGraphBuilder, value: Constant, model: Model) -> MLOperand:
+    """An operand of a value that is known while the graph is built; the graph computes those of sizes."""
+    if isinstance(value, (NamedSizes, SizeData)):
+        return _operand_of_sizes(builder, value, model)
+    return builder.constant(bool_as_uint8(value.array))
+
+
 def _argument(builder: MLGraphBuilder, value: Value | None, takes_names: bool) -> MLOperand | np.ndarray | None:
     """An input as converters take it: small constants are arrays."""
     if isinstance(value, Tensor):

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ import numpy as np
 from ... import memory
 from ...context.builder import NamedBuilder
 from ...context.context import MLContext
+from ...core.bodies import add_input
 from ...core.graph import Graph, MLOperand
 from ...core.operation import Op
 from ...core.sizes import is_static as is_fixed
@@ -38,13 +40,13 @@ from ..model.protobuf import (
     tensor_type,
 )
 from ..model.registry import DATA_TYPES, NotConstant, Unsupported, key_of
-from ..model.scopes import all_nodes
+from ..model.scopes import all_nodes, free_names
 from ..model.shape_keys import DECIDING_ELEMENTS, ValuesNeeded as ValuesNeeded
 from ..model.values import Constant, Dynamic, NamedSizes, SizeData, Tensor, Value, shape_of, type_of
 from . import operators as operators  # importing `operators` registers the converters
 from .bounded import PaddedValue, bound
 from .control import CONTROL, check_ends
-from .conversion import convert
+from .conversion import convert, operand_of_constant
 from .fold import fold
 from .inference import definition_of, infer, is_defined, is_static, is_valid
 from .labels import CLASSIFIER, has_names, name_labels
@@ -63,6 +65,14 @@ class TracedNode:
     kind: Kind
     op: Op[..., Any] | None
     reason: str = ""
+
+
+@dataclass
+class BodyScope:
+    """The builder of a body, and the operands around the body that it may read -> the inputs that stand for them."""
+
+    builder: NamedBuilder
+    captured: dict[MLOperand, MLOperand]
 
 
 @dataclass
@@ -102,6 +112,8 @@ class Tracer:
         self.bounded: dict[str, PaddedValue] = {}  # values whose size depends on data, by name
         self._shapes, self._values, self._available = shapes, values or {}, available
         self._folded_bytes = 0
+        self.is_expanding = False  # whether nodes are those of ONNX's definition of an operator
+        self._around: dict[MLOperand, MLOperand] = {}  # inputs of bodies -> the operands that they stand for
         self._expanded = 0  # the number of nodes that were replaced by others
         self._mark = "/"  # separates parts of new names; no name of the model contains it
         while any(self._mark in name for name in model.names):
@@ -197,6 +209,46 @@ class Tracer:
             traced += steps
         return traced
 
+    # Bodies ----------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def inside(self, graph: GraphProto, prefix: str) -> Iterator[BodyScope]:
+        """Trace nodes of a sub-graph in a builder of its own: values around it become inputs of that builder."""
+        outer = self.builder, self.trace.values, self.bounded
+        builder = NamedBuilder(self.context)
+        scope = BodyScope(builder, {})
+        values: dict[str, Value] = {}
+        for name in sorted(free_names(graph)):
+            value = outer[1].get(name)
+            if isinstance(value, Tensor):
+                operand = value.operand
+                if operand not in scope.captured:
+                    inner = add_input(builder, f"{prefix}captured {len(scope.captured)}", operand.desc)
+                    scope.captured[operand] = inner
+                    self._around[inner] = operand
+                value = Tensor(scope.captured[operand], value.element_type)
+            if value is not None:
+                values[name] = value
+        self.builder, self.trace.values, self.bounded = builder, values, {}
+        try:
+            yield scope
+        finally:
+            self.builder, self.trace.values, self.bounded = outer
+
+    def label(self, steps: Iterable[TracedNode]) -> None:
+        """Label the operations of steps with the names of their nodes."""
+        producer = {name: step for step in steps for name in step.node.output if name}
+        _label_nodes(Trace(values=self.trace.values, producer=producer))
+
+    def require_values(self, operand: MLOperand) -> None:
+        """Raise `ValuesNeeded` if the caller can supply the value of an operand, which decides what is computed."""
+        if needed := self._inputs_behind(operand).intersection(self._available):
+            raise ValuesNeeded(needed)
+
+    def operand_of_constant(self, value: Constant) -> MLOperand:
+        """The operand of a value that is known while the graph is built."""
+        return operand_of_constant(self.builder, value, self.model)
+
     # Values ----------------------------------------------------------------------------------------------------------
 
     def _input(self, info: ValueInfoProto) -> Value:
@@ -224,7 +276,10 @@ class Tracer:
 
     def _inputs_behind(self, operand: MLOperand) -> set[str]:
         """The model inputs that an operand depends on; empty if some of the inputs are data."""
-        inputs = Graph.reaching({"": operand}).inputs.values()
+        inputs = list(Graph.reaching({"": operand}).inputs.values())
+        while inner := next((source for source in inputs if source in self._around), None):  # captured by a body
+            inputs.remove(inner)
+            inputs += Graph.reaching({"": self._around[inner]}).inputs.values()
         names = {source.name for source in inputs}
         is_data = any(source.rank > 1 or source.desc.element_count > DECIDING_ELEMENTS for source in inputs)
         return names if names <= self._shapes.keys() and not is_data else set()
@@ -322,8 +377,8 @@ class Tracer:
         if not all(type.WhichOneof("value") for name, type in types.items() if name):
             return []
         nodes = definition_of(node, types, self.model, self.fresh(node))
-        model = self.model
-        self.model = model.without_overrides()
+        model, is_expanding = self.model, self.is_expanding
+        self.model, self.is_expanding = model.without_overrides(), True
         try:
             return self.steps(nodes, whole=knows(node, domain_of(node)))
         except ValuesNeeded:
@@ -331,7 +386,7 @@ class Tracer:
         except (Unsupported, OperationError):  # the error of the fallback names the node itself
             return []
         finally:
-            self.model = model
+            self.model, self.is_expanding = model, is_expanding
 
     def _fall_back(self, node: NodeProto, values: Sequence[Value | None]) -> None:
         if node.op_type == "Loop" and domain_of(node) == "":

@@ -80,7 +80,8 @@ def _(
     if is_scan:
         return _scan(ctx, states, scanned, captured, body, backwards, stacked_backward)
     part = _Part(ctx)
-    position, _ = part.declare(POSITION), part.declare(Desc("bool", ()))  # type: ignore[arg-type]
+    position = part.declare(POSITION)
+    part.ctx.add_flag_input(part.ctx.name_of_input("", 0))
     descs = [output.desc for output in ctx.node.outputs]
     inner = [part.declare(desc) for desc in descs[: len(states)]]
     slices = []

@@ -1,0 +1,312 @@
+"""Loops and branches whose bodies stay graphs: Loop and Scan become `loop`, and If `branch`.
+
+A body is traced once, in a builder of its own. What it reads from around it becomes operands that it captures; constants are
+constants of the body. A state keeps its data type and shape; other loops are unrolled by `control`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import numpy as np
+
+from ...composites.control import FLAG, POSITION, branch, loop
+from ...context.builder import NamedBuilder
+from ...core.bodies import Body, add_input, body_of
+from ...core.graph import Desc, Operand
+from ...core.sizes import is_same_shape, is_same_size
+from ...ops.elementwise import identity
+from ..model.booleans import bool_as_uint8
+from ..model.protobuf import GraphProto, NodeProto, TensorProto
+from ..model.registry import DATA_TYPES, Unsupported, normalize_axis, unsupported_if
+from ..model.values import Constant, Tensor, Value
+from .inline import inline
+
+if TYPE_CHECKING:
+    from .trace import Tracer
+
+
+@dataclass
+class TracedBody:
+    """A sub-graph, traced in the builder `builder`.
+
+    Attributes:
+        inputs: its inputs.
+        outputs: the operands and the ONNX element types of its outputs; a constant has no operand yet.
+        captured: the operands around it that it reads -> its inputs that stand for them.
+    """
+
+    builder: NamedBuilder
+    inputs: list[Operand]
+    outputs: list[Value]
+    captured: dict[Operand, Operand]
+
+    def operand(self, number: int) -> Operand:
+        """The operand of an output."""
+        match self.outputs[number]:
+            case Tensor(operand):
+                return operand
+            case Constant(array) if array.dtype.kind not in "OUS":
+                return self.builder.constant(bool_as_uint8(array))
+        raise Unsupported("an output of its body has a shape that is known only when the graph runs")
+
+    def reads(self, operand: Operand, outputs: Sequence[Operand]) -> bool:
+        """Whether outputs depend on an input."""
+        pending, seen = list(outputs), set(outputs)
+        while pending:
+            item = pending.pop()
+            if item is operand:
+                return True
+            fresh = [] if item.node is None else [o for o in item.node.operands if o not in seen]
+            seen.update(fresh)
+            pending += fresh
+        return False
+
+    def close(self, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> Body:
+        """The body from these inputs to these outputs. The builder does not keep the context alive any more."""
+        body = body_of(self.builder, inputs, outputs)
+        self.builder._context = ref(self.builder.context)
+        return body
+
+
+def trace_body(
+    tracer: Tracer, graph: GraphProto, prefix: str, inputs: Sequence[tuple[int, Desc] | np.ndarray]
+) -> TracedBody:
+    """Trace a sub-graph; its inputs have these element types and descriptors, or these values."""
+    unsupported_if(len(graph.input) != len(inputs), f"its body takes {len(graph.input)} values, and gets {len(inputs)}")
+    with tracer.inside(graph, prefix) as scope:
+        names: dict[str, str] = {}
+        operands = []
+        for number, (info, item) in enumerate(zip(graph.input, inputs, strict=True)):
+            name = names[info.name] = f"{prefix}in {number}"
+            if isinstance(item, np.ndarray):
+                tracer.add_constant(name, item)
+                continue
+            element_type, desc = item
+            operand = add_input(scope.builder, name, desc)
+            operands.append(operand)
+            tracer.trace.values[name] = Tensor(operand, element_type)
+        results = [f"{prefix}out {number}" for number in range(len(graph.output))]
+        steps = inline(tracer, graph, names, results, prefix, whole=True)
+        tracer.label(steps)
+        outputs = [tracer.trace.values[name] for name in results]
+    return TracedBody(scope.builder, operands, outputs, scope.captured)
+
+
+def operand_of(tracer: Tracer, name: str) -> Operand:
+    """The operand of a value around a body."""
+    match tracer.trace.values[name]:
+        case Tensor(operand):
+            return operand
+        case Constant() as value if value.element_type in DATA_TYPES:
+            return tracer.operand_of_constant(value)
+    raise Unsupported(f"its input {name!r} has a shape that is known only when the graph runs")
+
+
+def _type_of(tracer: Tracer, name: str, operand: Operand) -> tuple[int, Desc]:
+    return tracer.element_type(name), operand.desc
+
+
+def _constant_flag(value: Value) -> bool | None:
+    """The value of a condition; None if it is computed when the graph runs."""
+    return bool(value.array.item()) if isinstance(value, Constant) and value.array.size == 1 else None
+
+
+class _States:
+    """The loop-carried values of a body, without those that never change, which the body captures.
+
+    `lead` is the number of outputs and inputs of the body before the states.
+    """
+
+    def __init__(
+        self, traced: TracedBody, first: Sequence[Operand], types: Sequence[int], lead: int, taken: int
+    ) -> None:
+        self.first, self.inputs, self.outputs, self.places = [], [], [], []
+        self.constant: dict[int, Operand] = {}
+        for number, operand in enumerate(first):
+            own, value = traced.inputs[taken + number], traced.outputs[lead + number]
+            result = traced.operand(lead + number)
+            if _source_of(result) is own:
+                self.constant[number] = operand
+                traced.captured[operand] = traced.captured.get(operand, own)
+                if traced.captured[operand] is not own:  # two inputs of one value: both stay states
+                    del self.constant[number]
+            if number in self.constant:
+                continue
+            fits = result.data_type == operand.data_type and value.element_type == types[number]
+            unsupported_if(
+                not fits, f"its state {number} is {operand.desc} before, and {result.desc} after an iteration"
+            )
+            is_kept = is_same_shape(result.shape, operand.shape)
+            unsupported_if(
+                not is_kept,
+                f"its state {number} has the shape {list(operand.shape)} before, and {list(result.shape)} after an iteration",
+            )
+            self.first.append(operand)
+            self.inputs.append(own)
+            self.outputs.append(result)
+            self.places.append(number)
+
+
+def _source_of(operand: Operand) -> Operand:
+    while operand.node is not None and operand.node.op is identity:
+        (operand,) = operand.node.operands
+    return operand
+
+
+def repeat_scan(tracer: Tracer, node: NodeProto, body: GraphProto, attributes: Mapping[str, Any]) -> dict[str, Value]:
+    """The outputs of a Scan, by name."""
+    count = len(node.input) - attributes["num_scan_inputs"]
+    operands = [operand_of(tracer, name) for name in node.input]
+    types = [tracer.element_type(name) for name in node.input]
+    first, scanned = operands[:count], operands[count:]
+    axes = attributes.get("scan_input_axes") or [0] * len(scanned)
+    axes = [normalize_axis(axis, operand.rank) for axis, operand in zip(axes, scanned, strict=True)]
+    scanned = [_moved(tracer, operand, axis, 0) for operand, axis in zip(scanned, axes, strict=True)]
+    length = scanned[0].shape[0]
+    lengths = [operand.shape[0] for operand in scanned]
+    is_one = all(is_same_size(other, length) for other in lengths)
+    unsupported_if(not is_one, f"it scans axes of {sorted(set(map(str, lengths)))} elements")
+    slices = [Desc(operand.data_type, operand.shape[1:]) for operand in scanned]
+    descs = [*(operand.desc for operand in first), *slices]
+    prefix = tracer.fresh(node)
+    traced = trace_body(tracer, body, prefix, list(zip(types, descs, strict=True)))
+    return _finish(
+        tracer, node, traced, first, types[:count], scanned, 0, 0,
+        length=length,
+        backward=attributes.get("scan_input_directions") or (),
+        stacked_backward=attributes.get("scan_output_directions") or (),
+        axes=attributes.get("scan_output_axes"),
+    )  # fmt: skip
+
+
+class EndsByPosition(Unsupported):
+    """A Loop whose condition depends on the number of the iteration alone."""
+
+
+def repeat_loop(
+    tracer: Tracer,
+    node: NodeProto,
+    body: GraphProto,
+    length: int | None,
+    count: str,
+    condition: str,
+    names: Sequence[str],
+    asks: bool = False,
+) -> dict[str, Value]:
+    """The outputs of a Loop, by name.
+
+    `length` is the number of iterations; `count` and `condition` are the names of operands, empty if there are none. Without
+    `asks`, a condition that depends on the number of the iteration alone raises `EndsByPosition`.
+    """
+    first = [operand_of(tracer, name) for name in names]
+    types = [tracer.element_type(name) for name in names]
+    prefix = tracer.fresh(node)
+    states = [(type, operand.desc) for type, operand in zip(types, first, strict=True)]
+    traced = trace_body(tracer, body, prefix, [(TensorProto.INT64, POSITION), np.array(True), *states])
+    goes_on = _constant_flag(traced.outputs[0])
+    unsupported_if(goes_on is False, "its condition is false after the first iteration")
+    if goes_on is None and not asks:
+        others = [*traced.inputs[1:], *traced.captured.values()]
+        if not any(traced.reads(own, [traced.operand(0)]) for own in others):
+            raise EndsByPosition("its condition depends on the number of the iteration")
+    options: dict[str, Any] = {"length": length}
+    if count:
+        options["count"] = operand_of(tracer, count)
+    if condition:
+        options["condition"] = operand_of(tracer, condition)
+    return _finish(tracer, node, traced, first, types, [], 1, 1, gives_condition=goes_on is None, **options)
+
+
+def _finish(
+    tracer: Tracer,
+    node: NodeProto,
+    traced: TracedBody,
+    first: Sequence[Operand],
+    types: Sequence[int],
+    scanned: Sequence[Operand],
+    taken: int,
+    lead: int,
+    *,
+    gives_condition: bool = False,
+    axes: Sequence[int] | None = None,
+    **options: Any,
+) -> dict[str, Value]:
+    states = _States(traced, first, types, lead, taken)
+    elements = [traced.operand(number) for number in range(lead + len(first), len(traced.outputs))]
+    flag = []
+    if gives_condition:
+        operand = traced.operand(0)
+        flag = [operand if operand.rank == 0 else traced.builder.reshape(operand, [])]
+        unsupported_if(flag[0].data_type != FLAG.data_type, "its condition is no bool")
+    outputs = [*flag, *states.outputs, *elements]
+    unsupported_if(elements and (gives_condition or len({"count", "condition"} & options.keys())), _EARLY)
+    unsupported_if(not states.outputs and not elements, "nothing changes in it")
+    captured = {o: own for o, own in traced.captured.items() if traced.reads(own, outputs)}
+    position = [own for own in traced.inputs[:taken] if traced.reads(own, outputs)]
+    slices = traced.inputs[taken + len(first) :]
+    body = traced.close([*position, *states.inputs, *slices, *captured.values()], outputs)
+    results = loop(
+        tracer.builder,
+        states.first,
+        scanned,
+        list(captured),
+        body=body,
+        takes_position=bool(position),
+        gives_condition=gives_condition,
+        label=node.name,
+        **options,
+    )
+    finals = dict(zip(states.places, results, strict=False)) | states.constant
+    values: list[Value] = [Tensor(finals[number], types[number]) for number in range(len(first))]
+    stacked = results[len(states.first) :]
+    for number, operand in enumerate(stacked):
+        axis = 0 if not axes else normalize_axis(axes[number], operand.rank)
+        element_type = traced.outputs[lead + len(first) + number].element_type
+        values.append(Tensor(_moved(tracer, operand, 0, axis), element_type))
+    return {name: value for name, value in zip(node.output, values, strict=False) if name}
+
+
+_EARLY = "it stacks outputs, whose number depends on data"
+
+
+def _moved(tracer: Tracer, operand: Operand, source: int, target: int) -> Operand:
+    """The operand with one axis moved."""
+    if source == target:
+        return operand
+    order = [axis for axis in range(operand.rank) if axis != source]
+    order.insert(target, source)
+    moved: Operand = tracer.builder.transpose(operand, permutation=order)
+    return moved
+
+
+def choose_branch(tracer: Tracer, node: NodeProto, graphs: Sequence[GraphProto]) -> dict[str, Value]:
+    """The outputs of an If whose condition is computed when the graph runs, by name."""
+    condition = operand_of(tracer, node.input[0])
+    prefix = tracer.fresh(node)
+    traced = [trace_body(tracer, graph, f"{prefix}{number}/", []) for number, graph in enumerate(graphs)]
+    outputs = [[part.operand(number) for number in range(len(part.outputs))] for part in traced]
+    types = [[value.element_type for value in part.outputs] for part in traced]
+    pairs = zip(*outputs, strict=True)
+    is_alike = len(outputs[0]) == len(outputs[1]) and types[0] == types[1]
+    is_alike = is_alike and all(is_same_shape(one.shape, other.shape) for one, other in pairs)
+    unsupported_if(not is_alike, "its branches give values of different types or shapes")
+    read = {
+        operand: None
+        for part, results in zip(traced, outputs, strict=True)
+        for operand, own in part.captured.items()
+        if part.reads(own, results)
+    }
+    bodies = []
+    for part, results in zip(traced, outputs, strict=True):
+        inputs = [
+            part.captured[o] if o in part.captured else add_input(part.builder, f"{prefix}unread {k}", o.desc)
+            for k, o in enumerate(read)
+        ]
+        bodies.append(part.close(inputs, results))
+    results = branch(tracer.builder, condition, list(read), body=bodies[0], other=bodies[1], label=node.name)
+    values = [Tensor(operand, type) for operand, type in zip(results, types[0], strict=True)]
+    return {name: value for name, value in zip(node.output, values, strict=False) if name}
