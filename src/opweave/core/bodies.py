@@ -87,7 +87,7 @@ class Body(HasSizes):
         graph = specialise(self.graph, shapes, sizes, 2**31 - 1)
         builder = next(iter(graph.outputs.values())).builder
         inputs = {
-            name: graph.inputs.get(name) or Operand(builder, Desc(operand.data_type, shape), name=name)
+            name: graph.inputs[name] if name in graph.inputs else Operand(builder, Desc(operand.data_type, shape), name=name)
             for (name, operand), shape in zip(self.graph.inputs.items(), shapes, strict=True)
         }
         return Body(Graph(inputs, graph.outputs, graph.nodes))

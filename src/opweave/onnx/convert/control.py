@@ -65,10 +65,12 @@ def convert_loop(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
         length, count = 0, ""
     has_elements = len(body.output) > 1 + len(state)
     is_short = length is not None and length <= UNROLLED and not first and (length or not has_elements)
-    if (
-        is_short or tracer.is_expanding
-    ):  # the Loop of a definition, such as that of Range, takes longer than the engine's kernel
-        return unroll_loop(tracer, node)
+    if is_short or tracer.is_expanding:
+        try:
+            return unroll_loop(tracer, node)
+        except Unsupported:
+            if tracer.is_expanding:  # a definition such as that of Range takes longer than the engine's kernel
+                raise
     if has_elements and count:
         _constant_of(tracer, count, "its number of iterations", TensorProto.INT64)  # raises
     try:
@@ -96,7 +98,8 @@ def convert_scan(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     axis = normalize_axis((attributes.get("scan_input_axes") or [0])[0], len(tracer.shape(name)))
     length = tracer.shape(name)[axis]
     if isinstance(length, int) and 0 < length <= UNROLLED:
-        return unroll_scan(tracer, node)
+        with suppress(Unsupported):
+            return unroll_scan(tracer, node)
     try:
         outputs = repeat_scan(tracer, node, _graph(node, "body"), attributes)
     except (Unsupported, ValidationError, NotSupportedError) as error:

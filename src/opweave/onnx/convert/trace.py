@@ -274,12 +274,17 @@ class Tracer:
         except ValidationError:  # an empty tensor, or one that is too large
             return Dynamic(type)
 
+    def _sources_of(self, operand: MLOperand) -> Iterator[MLOperand]:
+        """The inputs that an operand depends on; those that a body captures are followed."""
+        for source in Graph.reaching({"": operand}).inputs.values():
+            if source in self._around:
+                yield from self._sources_of(self._around[source])
+            else:
+                yield source
+
     def _inputs_behind(self, operand: MLOperand) -> set[str]:
         """The model inputs that an operand depends on; empty if some of the inputs are data."""
-        inputs = list(Graph.reaching({"": operand}).inputs.values())
-        while inner := next((source for source in inputs if source in self._around), None):  # captured by a body
-            inputs.remove(inner)
-            inputs += Graph.reaching({"": self._around[inner]}).inputs.values()
+        inputs = list(self._sources_of(operand))
         names = {source.name for source in inputs}
         is_data = any(source.rank > 1 or source.desc.element_count > DECIDING_ELEMENTS for source in inputs)
         return names if names <= self._shapes.keys() and not is_data else set()
