@@ -32,6 +32,8 @@ CAMPAIGNS = {
     "builder": "builder",
     "builder-openvino": "builder",
     "caches": "caches",
+    "loops": "loops",
+    "loops-gpu-software": "loops",
     "narrow": "narrow",
     "narrow-openvino": "narrow",
     "op-level": "op_level",

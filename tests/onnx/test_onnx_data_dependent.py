@@ -350,8 +350,8 @@ def test_profile_lists_the_result_and_the_count_as_copies(name: str, device: str
 
 
 @pytest.mark.parametrize("device", DEVICE_NAMES)
-def test_sections_around_a_loop_of_computed_length_stay_on_the_device(device: str) -> None:
-    """The loop runs on the processor, and takes its count and its state from the device: nothing else is copied."""
+def test_loop_of_computed_length_runs_on_the_device(device: str) -> None:
+    """Its state stays there: the count and the result alone are copied."""
     body = helper.make_graph(
         [
             helper.make_node("Mul", ["state", "half"], ["following"]),
@@ -383,6 +383,5 @@ def test_sections_around_a_loop_of_computed_length_stay_on_the_device(device: st
     for scale in (1, 2):
         feed = {"x": inputs["x"] * scale}
         session = check(model, feed, device)
-    assert copied(session, inputs) == 8 + 3 * 4 * 4
-    reasons = [line for line in session.explain().splitlines() if line.startswith("  ") and "not constant" in line]
-    assert len(reasons) == 1
+    assert copied(session, inputs) == 8
+    assert "not constant" not in session.explain()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from ..composites.control import branch, directions_of, loop, stacked_number
 from ..composites.placement import tensor_scatter
 from ..core.bodies import Body, add_input, body_of
@@ -67,6 +65,12 @@ def _legal_body(body: Body, supports: Callable[[Node], bool], backend: str) -> B
     return Body(legal)
 
 
+MAX_STEPS = 8
+"""Most iterations of a program on a device: submitting it takes the time of a few kernels. An estimate."""
+
+MAX_STEP_NODES = 64
+"""Most operations of such a program."""
+
 CompileGraph = Callable[[Graph], Program]
 
 
@@ -106,12 +110,20 @@ def _loop_runner(node: Node, positions: dict[str, Any], space: Space, compile_gr
         directions_of(attributes["stacked_backward"], number),
         [operand.desc for operand in states],
     )
-    graph = body.graph if on_host else _device_graph(node, body, form)
-    return LoopRunner(node.title, compile_graph(graph), space, form)
+    if on_host:
+        return LoopRunner(node.title, [compile_graph(body.graph)], space, form)
+    graphs = [_device_graph(node, body, form, 1)]
+    steps = min(MAX_STEPS, MAX_STEP_NODES // len(body.graph.nodes))
+    # A size with a name may be smaller in another run.
+    is_long = form.length is None or (isinstance(form.length, int) and form.length >= 2 * steps)
+    if steps > 1 and is_long and not form.gives_condition:
+        graphs.append(_device_graph(node, body, form, steps))
+        form.steps = steps
+    return LoopRunner(node.title, list(map(compile_graph, graphs)), space, form)
 
 
-def _device_graph(node: Node, body: Body, form: LoopForm) -> Graph:
-    """The graph of an iteration that takes whole arrays and a counter, and writes elements into the stacked results.
+def _device_graph(node: Node, body: Body, form: LoopForm, steps: int) -> Graph:
+    """The graph of `steps` iterations that takes whole arrays and a counter, and writes elements into the stacked results.
 
     The counter and the states are inputs and outputs of the same order. Stacked results are inputs, too, whose memory their
     outputs use.
@@ -128,26 +140,35 @@ def _device_graph(node: Node, body: Body, form: LoopForm) -> Graph:
         return [operand.desc for operand in operands]
 
     counter = add_input(b, "counter", COUNTER)
-    states, scanned, captured = (declare(kind, descs_of(kind)) for kind in ("states", "scanned", "captured"))
+    first, scanned, captured = (declare(kind, descs_of(kind)) for kind in ("states", "scanned", "captured"))
     # Stacked results have one batch for `tensor_scatter`, which writes in place.
-    descs = [output.desc for output in node.outputs[len(states) :]]
+    descs = [output.desc for output in node.outputs[len(first) :]]
     stacked = declare("stacked", [Desc(desc.data_type, (1, *desc.shape)) for desc in descs])
 
-    def place(is_backward: bool) -> Operand:
+    def place(step: int, is_backward: bool) -> Operand:
         length: Any = form.length
-        return b.sub(constant(b, length - 1, "int32"), counter) if is_backward else counter
+        if is_backward:
+            return b.sub(constant(b, length - 1 - step, "int32"), counter)
+        return counter if step == 0 else b.add(counter, constant(b, step, "int32"))
 
-    position = [b.cast(counter, "int64")] if form.takes_position else []
-    slices = [
-        b.gather(operand, place(is_backward), axis=0)
-        for operand, is_backward in zip(scanned, form.backward, strict=True)
-    ]
-    results = list(body.call(b, [*position, *states, *slices, *captured]))
-    flag = [results.pop(0)] if form.gives_condition else []
+    states, flag = first, []
+    elements: list[list[Operand]] = [[] for _ in stacked]
+    for step in range(steps):
+        position = [b.cast(place(step, False), "int64")] if form.takes_position else []
+        slices = [
+            b.gather(operand, place(step, is_backward), axis=0)
+            for operand, is_backward in zip(scanned, form.backward, strict=True)
+        ]
+        results = list(body.call(b, [*position, *states, *slices, *captured]))
+        flag = [results.pop(0)] if form.gives_condition else []
+        states = results[: len(first)]
+        for items, element in zip(elements, results[len(first) :], strict=True):
+            items.append(b.reshape(element, [1, 1, *element.shape]))
     written = []
-    for target, element, is_backward in zip(stacked, results[len(states) :], form.stacked_backward, strict=True):
-        row = b.reshape(place(is_backward), [1])
-        written.append(tensor_scatter(b, target, b.reshape(element, [1, 1, *element.shape]), row, 1))
-    following = b.add(counter, constant(b, np.int32(1), "int32"))
-    inputs = [counter, *states, *scanned, *captured, *stacked]
-    return body_of(b, inputs, [following, *flag, *results[: len(states)], *written]).graph
+    for target, items, is_backward in zip(stacked, elements, form.stacked_backward, strict=True):
+        rows = b.concat(items[::-1] if is_backward else items, 1) if steps > 1 else items[0]
+        start = b.reshape(place(steps - 1 if is_backward else 0, is_backward), [1])
+        written.append(tensor_scatter(b, target, rows, start, 1))
+    following = place(steps, False)
+    inputs = [counter, *first, *scanned, *captured, *stacked]
+    return body_of(b, inputs, [following, *flag, *states, *written]).graph

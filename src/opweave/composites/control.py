@@ -7,6 +7,7 @@ elsewhere the runtime repeats the compiled body (`run.repeated`).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from ..core.conversion import Unconverted as Unconverted
 from ..core.dtypes import ANY, numpy_type
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
-from ..core.sizes import Size, is_static, may_equal_shape
+from ..core.sizes import Size, UnknownSizeError, may_equal_shape
 from ..ops.constants import constant
 from ..support.errors import NotSupportedError, require
 from .declare import declare
@@ -159,8 +160,13 @@ def _(
     backward: Sequence[int],
     stacked_backward: Sequence[int],
 ) -> tuple[Operand, ...]:
-    if length is None or gives_condition or condition is not None or not is_static((length,)):
-        raise NotSupportedError("loop: it is not unrolled, since its number of iterations is known only when it runs")
+    try:
+        if length is None or gives_condition or condition is not None:
+            raise UnknownSizeError
+        length = operator.index(length)
+    except UnknownSizeError:
+        reason = "its number of iterations is known only when it runs"
+        raise NotSupportedError(f"loop: it is not unrolled, since {reason}") from None
     nodes = length * len(body.graph.nodes)
     if length > MAX_UNROLLED or nodes > MAX_UNROLLED_NODES:
         limit = f"at most {MAX_UNROLLED} iterations and {MAX_UNROLLED_NODES} operations are unrolled"

@@ -87,7 +87,9 @@ class Body(HasSizes):
         graph = specialise(self.graph, shapes, sizes, 2**31 - 1)
         builder = next(iter(graph.outputs.values())).builder
         inputs = {
-            name: graph.inputs[name] if name in graph.inputs else Operand(builder, Desc(operand.data_type, shape), name=name)
+            name: graph.inputs[name]
+            if name in graph.inputs
+            else Operand(builder, Desc(operand.data_type, shape), name=name)
             for (name, operand), shape in zip(self.graph.inputs.items(), shapes, strict=True)
         }
         return Body(Graph(inputs, graph.outputs, graph.nodes))
@@ -100,7 +102,7 @@ class Body(HasSizes):
 
 def add_input(builder: Builder, name: str, desc: Desc) -> Operand:
     """Declare an input whose dimensions may be formulas of names, which users cannot declare."""
-    operand = builder.inputs[name] = builder._operand_type(builder, desc, name=name)
+    operand = builder.inputs[name] = Operand(builder, desc, name=name)
     builder.has_names = builder.has_names or not is_static(desc.shape)
     return operand
 
@@ -118,7 +120,7 @@ def body_of(builder: Any, inputs: Sequence[Operand], outputs: Sequence[Operand])
 
 
 def make_body(builder: Any, descs: Sequence[Desc], function: Callable[..., Sequence[Operand]]) -> Body:
-    """The body that a function computes: it takes a new builder and an operand for each descriptor, and returns the outputs."""
+    """The body that a function computes: it takes a new builder and an operand for each descriptor."""
     inputs = [add_input(builder, f"x{k}", desc) for k, desc in enumerate(descs)]
     return body_of(builder, inputs, function(builder, *inputs))
 
@@ -149,6 +151,7 @@ class GraphMessage:
 
     @classmethod
     def of(cls, graph: Graph) -> GraphMessage:
+        """The message of a graph."""
         constants = graph.constants
         constants += [o for o in graph.outputs.values() if o.is_constant and o not in constants]
         numbers = {operand: k for k, operand in enumerate([*graph.inputs.values(), *constants])}
@@ -167,6 +170,7 @@ class GraphMessage:
         )
 
     def graph(self) -> Graph:
+        """The graph, in a new builder."""
         builder = Builder()
         operands = [Operand(builder, desc, name=name) for name, desc in self.inputs]
         inputs = {operand.name: operand for operand in operands}

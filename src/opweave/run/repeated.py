@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from threading import RLock
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -45,7 +45,7 @@ Where = Literal["first", "result", "scratch"]
 Places = Sequence[int]
 
 
-@record
+@record(frozen=False)
 class LoopForm:
     """The operands and results of a loop.
 
@@ -57,7 +57,8 @@ class LoopForm:
         gives_condition: whether the body decides whether the loop continues.
         backward: whether the last slice of each scanned operand comes first.
         stacked_backward: whether the first element of each stacked result comes last.
-        state_descs: the descriptors of the states, and of the counter on a device.
+        state_descs: the descriptors of the states.
+        steps: the number of iterations of the second program, which a loop on a device may have.
     """
 
     states: Places
@@ -71,6 +72,7 @@ class LoopForm:
     backward: Sequence[bool]
     stacked_backward: Sequence[bool]
     state_descs: Sequence[Desc]
+    steps: int = 1
 
     def at(self, sizes: Mapping[str, int]) -> LoopForm:
         """The form with numbers in place of sizes."""
@@ -89,6 +91,7 @@ class BodyRunner(Runner):
         self.threads = sum(program.threads for program in programs)
 
     def complete(self) -> None:
+        """Finish compiling the bodies."""
         for program in self.programs:
             for step in program.steps:
                 if step.part is not None:
@@ -96,12 +99,14 @@ class BodyRunner(Runner):
         self.plan = sum((program.plan for program in self.programs), Plan())
 
     def abandon(self) -> None:
+        """Abandon the bodies."""
         for program in self.programs:
             for step in program.steps:
                 if step.part is not None:
                     step.part.runner.abandon()
 
     def at(self, sizes: Mapping[str, int]) -> BodyRunner:
+        """The runner for these sizes."""
         version = copy(self)
         version.programs = [program.at(sizes, ()) for program in self.programs]
         version.plan = sum((program.plan for program in version.programs), Plan())
@@ -119,7 +124,7 @@ class BodyRunner(Runner):
         """Describe the bodies, each after a few words, by their operations; engines come first, as in other descriptions."""
         engines: dict[str, None] = {}
         texts = []
-        for head, program in zip(heads, self.programs, strict=True):
+        for head, program in zip(heads, self.programs, strict=False):
             engines.update(dict.fromkeys(p.detail.partition(":")[0] for p in program.placements))
             names = list(dict.fromkeys(placement.op.name for placement in program.placements))
             texts.append(f"{head} {', '.join(names[:MAX_NAMES])}{', …' if len(names) > MAX_NAMES else ''}")
@@ -136,6 +141,7 @@ class BranchRunner(BodyRunner):
         self.condition, self.captured = condition, captured
 
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
+        """Bind both programs when they are first chosen."""
         arguments = [inputs[place] for place in self.captured]
         calls: dict[int, Callable[[], None]] = {}
         flag = inputs[self.condition]
@@ -149,31 +155,36 @@ class BranchRunner(BodyRunner):
         return run
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
+        """Run the chosen program once."""
         program = self.programs[0 if self.read_number(inputs[self.condition], CHOOSES) else 1]
         program.run([inputs[place] for place in self.captured], outputs)
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        """Describe both bodies."""
         return self.describe_programs(["if so", "else"])
 
 
 class LoopRunner(BodyRunner):
-    """Repeats a program."""
+    """Repeats a program; a second one of several iterations, which devices have, does most of the work."""
 
-    def __init__(self, title: str, program: Program, space: Space, form: LoopForm) -> None:
-        super().__init__(title, [program], space)
+    def __init__(self, title: str, programs: Sequence[Program], space: Space, form: LoopForm) -> None:
+        super().__init__(title, programs, space)
         self.form = form
 
     def at(self, sizes: Mapping[str, int]) -> BodyRunner:
+        """The runner for these sizes."""
         version = super().at(sizes)
         assert isinstance(version, LoopRunner)
         version.form = self.form.at(sizes)
         return version
 
     def bind(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> Callable[[], None]:
-        kind = _HostCall if self.space.is_host else _DeviceCall
+        """Bind the loop to memory."""
+        kind = _HostLoop if self.space.is_host else _DeviceLoop
         return kind(self, inputs, outputs)
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
+        """Describe the body, after the number of its iterations."""
         length = self.form.length
         times = "repeated" if length is None else f"{length} times" if not isinstance(length, int) else _times(length)
         return self.describe_programs([times])
@@ -183,11 +194,11 @@ def _times(length: int) -> str:
     return count_of(length, "time")
 
 
-class _LoopCall:
+class _BoundLoop:
     """A loop bound to memory. Calls of several threads run one after the other."""
 
     def __init__(self, owner: LoopRunner, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
-        self.owner, self.form, self.program = owner, owner.form, owner.programs[0]
+        self.owner, self.form, self.programs = owner, owner.form, owner.programs
         form = self.form
         number = len(form.states)
         self._lock = RLock()
@@ -204,8 +215,8 @@ class _LoopCall:
     def _prepare(self) -> None:
         """Prepare what a kind of call needs."""
 
-    def _step(self, iteration: int, source: Where, target: Where) -> None:
-        """Run an iteration."""
+    def _step(self, iteration: int, steps: int, source: Where, target: Where) -> None:
+        """Run iterations."""
         raise NotImplementedError
 
     def _states(self, where: Where) -> list[Memory]:
@@ -234,13 +245,16 @@ class _LoopCall:
             return
         source: Where = "first"
         iteration = 0
+        many = 1 if count is None or form.gives_condition else form.steps
         while count is None or iteration < count:
-            # The last iteration writes into the results.
-            left = 0 if count is None else count - 1 - iteration
-            target: Where = "scratch" if (left % 2 if count is not None else source == "result") else "result"
-            self._step(iteration, source, target)
+            # The last run of a program writes into the results.
+            left = 0 if count is None else count - iteration
+            steps = many if left >= many else 1
+            runs = 1 if count is None else left // many + left % many
+            target: Where = "scratch" if (runs % 2 == 0 if count is not None else source == "result") else "result"
+            self._step(iteration, steps, source, target)
             source = target
-            iteration += 1
+            iteration += steps
             if form.gives_condition and iteration != count and not owner.read_number(self._flag, CONTINUES):
                 break
         if source == "scratch":
@@ -251,7 +265,7 @@ class _LoopCall:
             self.owner.space.copy(result, source, reason)  # type: ignore[attr-defined]
 
 
-class _HostCall(_LoopCall):
+class _HostLoop(_BoundLoop):
     """A loop on the host: the program runs on views of slices."""
 
     def _prepare(self) -> None:
@@ -259,14 +273,15 @@ class _HostCall(_LoopCall):
         self._is_alike = not (form.scanned or self._stacked or form.takes_position)
         self._calls: dict[tuple[Where, Where], Callable[[], None]] = {}
 
-    def _step(self, iteration: int, source: Where, target: Where) -> None:
+    def _step(self, iteration: int, steps: int, source: Where, target: Where) -> None:
+        program = self.programs[0]
         if self._is_alike:
             key = source, target
             if key not in self._calls:
-                self._calls[key] = self.program.bind(*self._memory(0, source, target))
+                self._calls[key] = program.bind(*self._memory(0, source, target))
             self._calls[key]()
         else:
-            self.program.run(*self._memory(iteration, source, target))
+            program.run(*self._memory(iteration, source, target))
 
     def _memory(self, iteration: int, source: Where, target: Where) -> tuple[list[Memory], list[Memory]]:
         form = self.form
@@ -284,7 +299,7 @@ def _slice(array: np.ndarray, is_backward: bool, iteration: int) -> np.ndarray:
     return view
 
 
-class _DeviceCall(_LoopCall):
+class _DeviceLoop(_BoundLoop):
     """A loop on a device: a few bindings of the program, launched in turn.
 
     The program takes the counter, the states, the scanned and the captured arrays, and the stacked results, which it writes in
@@ -299,13 +314,14 @@ class _DeviceCall(_LoopCall):
         inputs = 1 + len(form.states) + len(form.scanned) + len(form.captured)
         outputs = 1 + int(form.gives_condition) + len(form.states)
         self._shared: Aliases = tuple((inputs + k, outputs + k) for k in range(len(self._stacked)))
-        self._calls: dict[tuple[Where, Where], Callable[[], None]] = {}
+        self._calls: dict[tuple[int, Where, Where], Callable[[], None]] = {}
 
-    def _step(self, iteration: int, source: Where, target: Where) -> None:
-        key = source, target
+    def _step(self, iteration: int, steps: int, source: Where, target: Where) -> None:
+        key = steps, source, target
         if key not in self._calls:
             flag = [self._flag] if self.form.gives_condition else []
             inputs = [self._counters[source], *self._states(source), *self._scanned, *self._captured, *self._stacked]
             outputs = [self._counters[target], *flag, *self._states(target), *self._stacked]
-            self._calls[key] = self.program.bind(inputs, outputs, self._shared)
+            program = self.programs[0 if steps == 1 else 1]
+            self._calls[key] = program.bind(inputs, outputs, self._shared)
         self._calls[key]()

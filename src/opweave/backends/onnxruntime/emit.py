@@ -299,7 +299,7 @@ class Emitter:
             if self._computed_sizes is not None:
                 return self.cast(self._computed_sizes.tensor(value), data_type)
             values, shape = (value, ()) if isinstance(value, Size) else (tuple(value), (len(value),))
-            return self._add_size_input(SizeInput(data_type, shape, None, values))
+            return self.add_size_input(SizeInput(data_type, shape, None, values))
         array = np.array(value, numpy_type(data_type), order="C")
         key = (data_type, array.shape, array.tobytes())
         if key not in self._values:
@@ -337,13 +337,14 @@ class Emitter:
         A portable model computes real numbers. Other functions are an error there.
         """
         if self._computed_sizes is None:
-            return self._add_size_input(SizeInput(data_type, tuple(shape), function, arguments))
+            return self.add_size_input(SizeInput(data_type, tuple(shape), function, arguments))
         value = self.cast(self._computed_sizes.real_numbers(function, arguments), data_type)
         return value if len(shape) == 1 else self.reshape(value, shape)
 
-    def _add_size_input(self, source: SizeInput) -> Value:
+    def add_size_input(self, source: SizeInput) -> Value:
+        """Add an input of the model whose values depend on the sizes of a run."""
         if self._outer is not None:
-            return self._outer._add_size_input(source)
+            return self._outer.add_size_input(source)
         if source not in self._values:
             self._values[source] = parameter = Value(f"s{len(self.size_inputs)}", source.data_type, source.shape)
             self.size_inputs[parameter.name] = source
@@ -476,7 +477,7 @@ class Emitter:
         named = {f"{self._prefix}o{k}": output for k, output in enumerate(outputs)}
         body, nodes = self._encode_nodes(named)
         captures = {name: None for node in nodes for name in (*node.inputs, *node.captures) if name}
-        own = {name for node in nodes for name in node.outputs} | {value.name for value, _ in outputs}
+        own = {name for node in nodes for name in node.outputs}
         for name, array in self.constants.items():
             if name in captures and name in self._inline:
                 body += field(5, _initializer(name, array) + field(9, packed_bytes(array)))
@@ -621,7 +622,7 @@ class Emitter:
     ) -> None:
         # Names must be unique; they appear in the engine's profiles and errors.
         label = self.node.label or self.node.op.name
-        name = f"{label.encode('ascii', 'backslashreplace').decode()}#{self._prefix}{len(self.nodes)}"
+        name = f"{label.encode('ascii', 'backslashreplace').decode()}#{self._prefix if self._outer else ''}{len(self.nodes)}"
         self.labels[name] = label
         node = OnnxNode(op_type, inputs, outputs, attributes, domain, name, captures)
         self.nodes.append(node)

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 import numpy as np
 
 from ...composites.control import FLAG, POSITION, branch, loop
 from ...context.builder import NamedBuilder
-from ...core.bodies import Body, add_input, body_of
+from ...core.bodies import add_input, body_of
 from ...core.graph import Desc, Operand
 from ...core.sizes import is_same_shape, is_same_size
 from ...ops.elementwise import identity
@@ -64,12 +63,6 @@ class TracedBody:
             seen.update(fresh)
             pending += fresh
         return False
-
-    def close(self, inputs: Sequence[Operand], outputs: Sequence[Operand]) -> Body:
-        """The body from these inputs to these outputs. The builder does not keep the context alive any more."""
-        body = body_of(self.builder, inputs, outputs)
-        self.builder._context = ref(self.builder.context)
-        return body
 
 
 def trace_body(
@@ -208,14 +201,16 @@ def repeat_loop(
     states = [(type, operand.desc) for type, operand in zip(types, first, strict=True)]
     traced = trace_body(tracer, body, prefix, [(TensorProto.INT64, POSITION), np.array(True), *states])
     goes_on = _constant_flag(traced.outputs[0])
-    unsupported_if(goes_on is False, "its condition is false after the first iteration")
     if goes_on is None and not asks:
         others = [*traced.inputs[1:], *traced.captured.values()]
         if not any(traced.reads(own, [traced.operand(0)]) for own in others):
             raise EndsByPosition("its condition depends on the number of the iteration")
+    if goes_on is False and not count:
+        length = 1 if length is None else min(length, 1)
     options: dict[str, Any] = {"length": length}
     if count:
-        options["count"] = operand_of(tracer, count)
+        number = operand_of(tracer, count)
+        options["count"] = tracer.builder.clamp(number, max_value=1) if goes_on is False else number
     if condition:
         options["condition"] = operand_of(tracer, condition)
     return _finish(tracer, node, traced, first, types, [], 1, 1, gives_condition=goes_on is None, **options)
@@ -244,11 +239,13 @@ def _finish(
         unsupported_if(flag[0].data_type != FLAG.data_type, "its condition is no bool")
     outputs = [*flag, *states.outputs, *elements]
     unsupported_if(elements and (gives_condition or len({"count", "condition"} & options.keys())), _EARLY)
-    unsupported_if(not states.outputs and not elements, "nothing changes in it")
+    if not states.outputs and not elements:  # nothing changes in it
+        pairs = zip(node.output, first, types, strict=False)
+        return {name: Tensor(operand, type) for name, operand, type in pairs if name}
     captured = {o: own for o, own in traced.captured.items() if traced.reads(own, outputs)}
     position = [own for own in traced.inputs[:taken] if traced.reads(own, outputs)]
     slices = traced.inputs[taken + len(first) :]
-    body = traced.close([*position, *states.inputs, *slices, *captured.values()], outputs)
+    body = body_of(traced.builder, [*position, *states.inputs, *slices, *captured.values()], outputs)
     results = loop(
         tracer.builder,
         states.first,
@@ -306,7 +303,7 @@ def choose_branch(tracer: Tracer, node: NodeProto, graphs: Sequence[GraphProto])
             part.captured[o] if o in part.captured else add_input(part.builder, f"{prefix}unread {k}", o.desc)
             for k, o in enumerate(read)
         ]
-        bodies.append(part.close(inputs, results))
-    results = branch(tracer.builder, condition, list(read), body=bodies[0], other=bodies[1], label=node.name)
-    values = [Tensor(operand, type) for operand, type in zip(results, types[0], strict=True)]
+        bodies.append(body_of(part.builder, inputs, results))
+    chosen = branch(tracer.builder, condition, list(read), body=bodies[0], other=bodies[1], label=node.name)
+    values = [Tensor(operand, type) for operand, type in zip(chosen, types[0], strict=True)]
     return {name: value for name, value in zip(node.output, values, strict=False) if name}

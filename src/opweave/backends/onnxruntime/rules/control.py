@@ -8,7 +8,7 @@ from ....composites.control import POSITION, branch, directions_of, loop
 from ....core.bodies import Body
 from ....core.graph import Desc
 from ... import Precision
-from ..backend import ort
+from ..backend import OnnxRuntime, ort
 from ..emit import Emitter, Value
 from ..records import Subgraph
 
@@ -21,7 +21,7 @@ def _runs(body: Body, precision: Precision) -> bool:
     return all(map(backend.supports, body.graph.nodes))
 
 
-class _Part:
+class _BodyWriter:
     """The sub-graph of a body while it is written.
 
     Its inputs are declared with `declare`, which returns values of the sub-graph; other values come from around it.
@@ -39,7 +39,9 @@ class _Part:
     def compute(self, body: Body, arguments: Sequence[Value]) -> list[tuple[Value, Desc]]:
         """Add the nodes of a body on values; return its outputs."""
         node = self.ctx.node
-        values, _ = ort.with_precision(self.ctx.precision).emit(self.ctx, body.graph, arguments)
+        backend = ort.with_precision(self.ctx.precision)
+        assert isinstance(backend, OnnxRuntime)
+        values, _ = backend.emit(self.ctx, body.graph, arguments)
         self.ctx.node = node
         return list(zip(values.values(), body.outputs, strict=True))
 
@@ -49,9 +51,10 @@ class _Part:
 
 @ort.lower(branch, when=lambda body, other, precision: _runs(body, precision) and _runs(other, precision))
 def _(ctx: Emitter, condition: Value, captured: Sequence[Value], body: Body, other: Body) -> list[Value]:
-    graphs, captures = [], []
+    graphs: list[Subgraph] = []
+    captures: list[str] = []
     for part_body in (body, other):
-        part = _Part(ctx)
+        part = _BodyWriter(ctx)
         graph, names = part.finish(part.compute(part_body, captured))
         graphs.append(graph)
         captures += names
@@ -79,7 +82,7 @@ def _(
     is_scan = scanned and not (takes_position or gives_condition or condition is not None)
     if is_scan:
         return _scan(ctx, states, scanned, captured, body, backwards, stacked_backward)
-    part = _Part(ctx)
+    part = _BodyWriter(ctx)
     position = part.declare(POSITION)
     part.ctx.add_flag_input(part.ctx.name_of_input("", 0))
     descs = [output.desc for output in ctx.node.outputs]
@@ -114,7 +117,7 @@ def _scan(
     backwards: Sequence[bool],
     stacked_backward: Sequence[int],
 ) -> list[Value]:
-    part = _Part(ctx)
+    part = _BodyWriter(ctx)
     descs = [output.desc for output in ctx.node.outputs]
     inner = [part.declare(desc) for desc in descs[: len(states)]]
     slices = [part.declare(Desc(value.data_type, value.dims[1:])) for value in scanned]  # type: ignore[arg-type]
