@@ -16,8 +16,7 @@ from ...support.errors import NotSupportedError, OperationError, ValidationError
 from ..model.checks import title_of
 from ..model.protobuf import AttributeProto, GraphProto, NodeProto, TensorProto, attribute_value, node as make_node
 from ..model.registry import NotConstant, Unsupported, normalize_axis, unsupported_if
-from .inline import copies, inline
-from .repeated import EndsByPosition, choose_branch, repeat_loop, repeat_scan
+from .repeated import EndsByPosition, choose_branch, copies, inline, repeat_loop, repeat_scan
 
 if TYPE_CHECKING:
     from .trace import TracedNode, Tracer

@@ -6,7 +6,7 @@ constants of the body. A state keeps its data type and shape; other loops are un
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,13 @@ from ...core.graph import Desc, Operand
 from ...core.sizes import is_same_shape, is_same_size
 from ...ops.elementwise import identity
 from ..model.booleans import bool_as_uint8
-from ..model.protobuf import GraphProto, NodeProto, TensorProto
+from ..model.protobuf import GraphProto, NodeProto, TensorProto, node as make_node
 from ..model.registry import DATA_TYPES, Unsupported, normalize_axis, unsupported_if
+from ..model.scopes import rename_node
 from ..model.values import Constant, Tensor, Value
-from .inline import inline
 
 if TYPE_CHECKING:
-    from .trace import Tracer
+    from .trace import TracedNode, Tracer
 
 
 @dataclass
@@ -307,3 +307,37 @@ def choose_branch(tracer: Tracer, node: NodeProto, graphs: Sequence[GraphProto])
     chosen = branch(tracer.builder, condition, list(read), body=bodies[0], other=bodies[1], label=node.name)
     values = [Tensor(operand, type) for operand, type in zip(chosen, types[0], strict=True)]
     return {name: value for name, value in zip(node.output, values, strict=False) if name}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sub-graphs in place of nodes
+
+
+def inline(
+    tracer: Tracer, graph: GraphProto, inputs: Mapping[str, str], outputs: Sequence[str], prefix: str, *, whole: bool
+) -> list[TracedNode]:
+    """Inline a sub-graph: trace its nodes in place of the node that contains it.
+
+    `inputs` map names to values passed, `outputs` are the names outside ("" for unused ones). Names that the sub-graph defines
+    get the prefix. `whole`: WebNN must express all nodes.
+    """
+    names = dict(inputs)
+    for name, array in tracer.initializers(graph):
+        names.setdefault(name, prefix + name)
+        tracer.add_constant(prefix + name, array)
+    defined = {name for node in graph.node for name in node.output if name}
+    names |= {name: prefix + name for name in defined}
+    copied: list[tuple[str, str]] = []
+    for value, output in zip(graph.output, outputs, strict=False):
+        if output and value.name in defined:
+            names[value.name] = output
+            defined.remove(value.name)  # an output that is listed twice is copied
+        else:
+            copied.append((value.name, output))
+    nodes = [rename_node(node, names, prefix) for node in graph.node]
+    return tracer.steps([*nodes, *copies((names.get(a, a), b) for a, b in copied)], whole=whole)
+
+
+def copies(pairs: Iterable[tuple[str, str]]) -> list[NodeProto]:
+    """Identity nodes that copy values to other names; copies to "" are left out."""
+    return [make_node("Identity", [name], [output]) for name, output in pairs if output]
