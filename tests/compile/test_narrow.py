@@ -67,32 +67,83 @@ def run(
     return context.compute(graph, {"x": x})["y"], graph.explain()
 
 
-PARTS = {
-    "tensor": ((1, 1), True),
-    "columns": ((1, 24), True),
-    "blocks of 32": ((3, 24), True),
-    "blocks of 48": ((2, 24), True),
-    "blocks of 96": ((1, 1), True),
-    "blocks of 12": ((8, 24), False),
-    "rows": ((96, 1), False),
-    "blocks of columns": ((96, 3), False),
-    "blocks along both": ((3, 3), True),
+PARTS: dict[str, tuple[tuple[int, int], bool, bool, bool]] = {
+    "tensor": ((1, 1), True, True, True),
+    "columns": ((1, 24), True, True, True),
+    "blocks of 32": ((3, 24), True, True, True),
+    "blocks of 48": ((2, 24), True, True, True),
+    "blocks of 96": ((1, 1), True, True, True),
+    "blocks of 12": ((8, 24), True, True, False),
+    "blocks of 6": ((16, 24), True, True, False),
+    "blocks of 3": ((32, 24), False, False, False),
+    "rows": ((96, 1), True, False, False),
+    "blocks of columns": ((96, 3), False, False, False),
+    "blocks along both": ((3, 3), True, True, True),
 }
-"""Shapes of scales for a matrix [96, 24], and whether a kernel takes them."""
+"""Shapes of scales for a matrix [96, 24]; whether kernels take them, also for "ieee", and whether they round."""
 
 
 @pytest.mark.parametrize("data_type", TYPES)
 @pytest.mark.parametrize("form", PARTS)
 def test_products_read_narrow_numbers(form: str, data_type: str) -> None:
-    part, is_narrow = PARTS[form]
+    part, is_narrow, is_narrow_in_ieee, rounds = PARTS[form]
     arrays, x = quantised(data_type, (96, 24), part), exact_rows(5, 96)
     wanted = x.astype(np.float64) @ real(arrays)
     for context in (CPU, IEEE):
         got, text = run(context, lambda b, x: b.matmul(x, dequantised(b, arrays)), x)
         # ONNX Runtime's kernel for 8 bits without rounding takes longer than a product of floats.
-        assert (NARROW in text) == (is_narrow and (context is CPU or data_type.endswith("4")))
-        assert ("rounded to 8 bits" in text) == (NARROW in text and context is CPU)
+        in_ieee = is_narrow_in_ieee and data_type.endswith("4")
+        assert (NARROW in text) == (is_narrow if context is CPU else in_ieee)
+        assert ("rounded to 8 bits" in text) == (rounds and context is CPU)
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-6 * 2 ** TYPES[data_type][2].bit_length())
+
+
+WIDE = {
+    "blocks of columns": (96, 4),
+    "rows": (96, 1),
+    "pairs of rows": (48, 4),
+    "blocks of 24": (4, 128),
+    "blocks of 12 along both": (8, 4),
+}
+
+
+@pytest.mark.parametrize("zero", ["none", "one", "each"])
+@pytest.mark.parametrize("float_type", ["float32", "float16"])
+@pytest.mark.parametrize("data_type", TYPES)
+@pytest.mark.parametrize("form", WIDE)
+def test_products_with_scales_that_kernels_do_not_take(form: str, data_type: str, float_type: str, zero: str) -> None:
+    """Inputs are padded or scaled, and not rounded: random numbers, for which 8 bits are too few."""
+    part, low = WIDE[form], TYPES[data_type][1]
+    numbers, scale, zeros = quantised(data_type, (96, 128), part, float_type)
+    if zero != "each":
+        zeros = np.full_like(zeros, 0 if low else 8) if zero == "none" else np.full_like(zeros, low + 5)
+    x = np.random.default_rng(1).normal(0, 1, (5, 96)).astype(float_type)
+    c = np.random.default_rng(2).normal(0, 1, 128).astype(float_type)
+    wanted = x.astype(np.float64) @ real((numbers, scale, zeros)) + c.astype(np.float64)
+    tolerance = (2e-6 if float_type == "float32" else 2e-3) * abs(wanted).max()
+    for context in (CPU, IEEE):
+        arrays = numbers, scale, zeros
+        got, text = run(context, lambda b, x, w=arrays: b.gemm(x, dequantised(b, w), c=b.constant(c)), x)  # type: ignore[misc]
+        varies = zero == "each" and "blocks of 12" not in form and "24" not in form
+        in_ieee = data_type.endswith("4") and float_type == "float32" and not varies
+        assert (NARROW in text) == (context is CPU or in_ieee)
+        assert "rounded to 8 bits" not in text
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance)
+    axis, block = (0, 96 // part[0]) if part[1] == 128 else (1, 128 // part[1])
+    if part[1 - axis] != numbers.shape[1 - axis]:
+        return
+    first = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], axis=axis, block_size=block)
+    nodes = [first, helper.make_node("Gemm", ["x", "w", "c"], ["y"])]
+    constants = {"q": numbers, "s": scale, "z": zeros, "c": c}
+    model = model_of(nodes, {"x": ["n", 96]}, constants, 1 if float_type == "float32" else 10)
+    for specialise in ("never", "always"):
+        (got,) = ow.InferenceSession(model, CPU, specialise=specialise).run(None, {"x": x})  # type: ignore[arg-type]
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance)
+    del model.graph.initializer[:]
+    narrow_models.read_narrow(model, constants, "float32")
+    kinds = {node.op_type for node in model.graph.node}
+    assert "MatMulNBits" in kinds
+    assert "DequantizeLinear" not in kinds
 
 
 def turned(arrays: Arrays) -> Arrays:

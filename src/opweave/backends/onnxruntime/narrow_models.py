@@ -7,7 +7,8 @@ Weights of convolutions, for which there are no such kernels, are widened once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -16,15 +17,27 @@ import numpy as np
 from ...composites.packing import NARROW, QuantizedConstant
 from .. import Precision
 from .constants import CONVOLUTIONS, DEQUANTISES, READS_NARROW, readers
-from .narrow import gains_from_lookup, kernel_block, kernel_weight
+from .narrow import (
+    FLOAT_LEVEL,
+    INT8_LEVEL,
+    KernelForm,
+    NarrowMatrix,
+    gains_from_lookup,
+    kernel_block,
+    kernel_matrix,
+    padded_block,
+    write_padded,
+    write_scaled,
+)
 from .products import MOVED_OR_REMOVED
-from .rounding import FLOAT_LEVEL, INT8_LEVEL
 
 _MOVES = frozenset({"Identity", "Reshape", "Transpose"})
 _KEEPS_STEPS = MOVED_OR_REMOVED | {"Cast", "Identity"}
 """Operators behind a dequantisation, through which the engine still multiplies integers."""
 
 ONNX, MICROSOFT = ("", "ai.onnx"), "com.microsoft"
+FLOAT, FLOAT16 = 1, 10
+TURNED = (1, 0)
 
 
 def read_narrow(proto: Any, constants: Mapping[str, np.ndarray], precision: Precision) -> Mapping[str, np.ndarray]:
@@ -50,7 +63,8 @@ class _NarrowModel:
         self._infos = {info.name: info for info in (*graph.value_info, *graph.input)}
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
         self._tables: dict[str, QuantizedConstant | None] = {}
-        self._rows: dict[tuple[str, bool], _PackedRows | None] = {}
+        self._rows: dict[tuple[str, bool], _PackedRows] = {}
+        self._matrices: dict[tuple[str, bool], NarrowMatrix] = {}
         self.packed: dict[str, np.ndarray] = {}
         # Names of intermediate values, which no other value has.
         self._mark = "/narrow"
@@ -90,16 +104,16 @@ class _NarrowModel:
 
     def _matmul(self, node: Any) -> list[Any] | None:
         (left, right), (output,) = node.input, node.output
-        if (columns := self._columns(right, left, is_turned=True)) is not None:
-            return [self._product(node, left, columns, output)]
+        if (columns := self._columns(right, left, self._rank(left), is_turned=True)) is not None:
+            return self._product(node, left, columns, output)
         rank = self._rank(right)
-        if rank is None or rank < 2 or (columns := self._columns(left, right, is_turned=False)) is None:
+        if rank is None or rank < 2 or (columns := self._columns(left, right, rank, is_turned=False)) is None:
             return None
         x, y = output + self._mark + "/x", output + self._mark + "/y"
         turned = [*range(rank - 2), rank - 1, rank - 2]
         return [
             _node("Transpose", [right], x, perm=turned),
-            self._product(node, x, columns, y),
+            *self._product(node, x, columns, y),
             _node("Transpose", [y], output, perm=turned),
         ]
 
@@ -109,15 +123,15 @@ class _NarrowModel:
         is_turned = [name in attributes and bool(attributes[name].i) for name in ("transA", "transB")]
         (a, b, c), (output,) = (*node.input, "")[:3], node.output
         bias = ""
-        if (columns := self._columns(b, a, is_turned=not is_turned[1])) is not None:
+        if (columns := self._columns(b, a, 2, is_turned=not is_turned[1])) is not None:
             x, swaps_x, swaps_y = a, is_turned[0], False
-            if c and alpha == beta == 1 and self._shape(c) in ((columns.count,), (1, columns.count)):
+            if c and alpha == beta == 1 and self._shape(c) in ((columns.matrix.columns,), (1, columns.matrix.columns)):
                 c, bias = "", c
-        elif (columns := self._columns(a, b, is_turned=is_turned[0])) is not None:
+        elif (columns := self._columns(a, b, 2, is_turned=is_turned[0])) is not None:
             x, swaps_x, swaps_y = b, not is_turned[1], True
         else:
             return None
-        prefix = output + self._mark
+        prefix, data_type = output + self._mark, columns.matrix.scale.dtype
         steps: list[Any] = []
 
         def step(op_type: str, *inputs: str, **others: Any) -> str:
@@ -127,17 +141,18 @@ class _NarrowModel:
 
         x = step("Transpose", x, perm=[1, 0]) if swaps_x else x
         if bias and len(self._shape(bias) or ()) == 2:
-            bias = step("Reshape", bias, self._constant(f"{prefix}/shape", np.array([columns.count], np.int64)))
-        steps.append(self._product(node, x, columns, f"{prefix}/{len(steps)}", bias))
+            bias = step(
+                "Reshape", bias, self._constant(f"{prefix}/shape", np.array([columns.matrix.columns], np.int64))
+            )
+        steps += self._product(node, x, columns, f"{prefix}/{len(steps)}", bias)
         y = steps[-1].output[0]
         y = step("Transpose", y, perm=[1, 0]) if swaps_y else y
         if alpha != 1:
-            y = step("Mul", y, self._constant(f"{prefix}/alpha", np.array(alpha, columns.data_type)))
+            y = step("Mul", y, self._constant(f"{prefix}/alpha", np.array(alpha, data_type)))
         if c:
-            term = (
-                c if beta == 1 else step("Mul", c, self._constant(f"{prefix}/beta", np.array(beta, columns.data_type)))
-            )
-            step("Add", y, term)
+            if beta != 1:
+                c = step("Mul", c, self._constant(f"{prefix}/beta", np.array(beta, data_type)))
+            step("Add", y, c)
         steps[-1].output[0] = output
         return steps
 
@@ -191,50 +206,108 @@ class _NarrowModel:
         widened.input[1] = name
         return [widened]
 
-    def _product(self, node: Any, x: str, columns: _PackedRows, output: str, bias: str = "") -> Any:
-        level = FLOAT_LEVEL if self._precision == "ieee" else INT8_LEVEL
-        attributes = {**columns.sizes, "K": columns.width, "N": columns.count, "accuracy_level": level}
-        inputs = [x, *columns.inputs]
-        if bias:
-            inputs += [*[""] * (5 - len(inputs)), bias]
-        return _node("MatMulNBits", inputs, output, node, MICROSOFT, **attributes)
+    def _product(self, node: Any, x: str, columns: _Columns, output: str, bias: str = "") -> list[Any]:
+        """The nodes of a product, the last of which has the result."""
+        prefix, matrix, steps = f"{output}{self._mark}/product", columns.matrix, list[Any]()
+
+        def emit(op_type: str, *inputs: str | None, **attributes: Any) -> str:
+            names = [name or "" for name in inputs]
+            while not names[-1]:
+                names.pop()
+            like, domain = (node, MICROSOFT) if op_type == "MatMulNBits" else (None, "")
+            steps.append(_node(op_type, names, f"{prefix}/{len(steps)}", like, domain, **attributes))
+            return f"{prefix}/{len(steps) - 1}"
+
+        def constant(array: np.ndarray) -> str:
+            return self._constant(f"{prefix}/c{len(self.packed)}", array)
+
+        if columns.form == "blocks":
+            rows = self._packed_rows(columns.name, columns.is_turned)
+            level = FLOAT_LEVEL if self._precision == "ieee" else INT8_LEVEL
+            inputs = [x, *rows.inputs]
+            if bias:
+                inputs += [*[""] * (5 - len(inputs)), bias]
+            emit("MatMulNBits", *inputs, accuracy_level=level, K=rows.width, N=rows.count, **rows.sizes)
+        else:
+            is_half = matrix.scale.dtype == np.float16
+            operands = [emit("Cast", name, to=FLOAT) if name and is_half else name for name in (x, bias)]
+            if columns.form == "padded":
+                operands[0] = self._pad_blocks(operands[0], matrix, columns.rank, emit)
+            write = write_padded if columns.form == "padded" else write_scaled
+            y = write(matrix, operands[0], operands[1] or None, emit, constant)
+            if is_half:
+                emit("Cast", y, to=FLOAT16)
+        steps[-1].output[0] = output
+        return steps
+
+    def _pad_blocks(self, x: str, matrix: NarrowMatrix, rank: int | None, emit: Callable[..., str]) -> str:
+        """Pad the blocks of an operand as those of a matrix are."""
+        assert rank is not None
+        blocks, size = matrix.scale.shape[1], matrix.block_size
+        whole = padded_block(size)
+
+        def reshape(x: str, *sizes: int) -> str:
+            name = f"{self._mark}/shape of {rank}, {sizes}"
+            return emit("Reshape", x, self._constant(name, np.array([0] * (rank - 1) + list(sizes), np.int64)))
+
+        ends = self._constant(f"{self._mark}/ends of {rank}, {whole - size}", _ends(rank + 1, whole - size))
+        return reshape(emit("Pad", reshape(x, blocks, size), ends), blocks * whole)
 
     # Tables -----------------------------------------------------------------------------------------------------------
 
-    def _columns(self, name: str, other: str, is_turned: bool) -> _PackedRows | None:
-        """The columns of a quantised matrix whose product with `other` a kernel computes; None if there is none.
+    def _columns(self, name: str, other: str, rank: int | None, is_turned: bool) -> _Columns | None:
+        """The columns of a quantised matrix whose product with `other`, of this rank, kernels compute; None if they do not.
 
         With `is_turned`, the last axis of the matrix is that of the columns.
         """
         table = self._table(name)
         if table is None or table.numbers.ndim != 2 or self._array(other) is not None:
             return None
-        if self._precision == "ieee" and (table.bits == 8 or table.scale.dtype != np.float32):
+        is_exact = self._precision == "ieee"
+        if is_exact and (table.bits == 8 or table.scale.dtype != np.float32):
             return None
         if table.bits == 8 and self._is_quantised(other):  # the engine multiplies integers
             return None
-        return self._find_rows(name, is_turned)
+        rows = table.transpose(TURNED) if is_turned else table
+        unpacked = np.broadcast_to(np.uint8(0), rows.packed_shape)
+        form = _matrix_of(rows, unpacked).form(is_exact=is_exact)
+        if not form or (form == "padded" and rank is None):
+            return None
+        return _Columns(name, is_turned, self._matrix(name, is_turned), form, rank)
+
+    def _matrix(self, name: str, is_turned: bool) -> NarrowMatrix:
+        """The rows or columns of a table, packed."""
+        key = name, is_turned
+        if key not in self._matrices:
+            table = self._table(name)
+            assert table is not None
+            rows = table.transpose(TURNED) if is_turned else table
+            self._matrices[key] = _matrix_of(rows, rows.pack())
+        return self._matrices[key]
 
     def _find_rows(self, name: str, is_turned: bool) -> _PackedRows | None:
-        key = name, is_turned
-        if key not in self._rows:
-            self._rows[key] = self._pack(name, is_turned)
-        return self._rows[key]
-
-    def _pack(self, name: str, is_turned: bool) -> _PackedRows | None:
-        """Pack the rows of a matrix as constants, if kernels take its blocks."""
+        """The packed rows of a table; None if a kernel does not take its blocks as they are."""
         table = self._table(name)
         assert table is not None
-        rows = table.transpose((1, 0)) if is_turned else table
+        rows = table.transpose(TURNED) if is_turned else table
         if not kernel_block(rows.block_size):
             return None
-        count, width = rows.numbers.shape
-        divided = kernel_weight(rows.pack(), rows.scales(), rows.zero_points(), width=width, **rows.attributes)
-        arrays = {"weight": divided.weight, "scale": divided.scale, "zero_point": divided.zero_point}
-        prefix = f"{name}{self._mark}/{'columns' if is_turned else 'rows'}"
-        inputs = [self._constant(f"{prefix}/{k}", array) for k, array in arrays.items() if array is not None]
-        is_padded = prod(divided.weight.shape[1:]) * 8 != width * rows.bits
-        return _PackedRows(inputs, count, width, rows.bits, divided.block_size, rows.scale.dtype, is_padded)
+        return self._packed_rows(name, is_turned)
+
+    def _packed_rows(self, name: str, is_turned: bool) -> _PackedRows:
+        """Packed rows as constants, with blocks that a kernel takes."""
+        key = name, is_turned
+        if key not in self._rows:
+            matrix = self._matrix(name, is_turned)
+            divided = kernel_matrix(matrix)
+            arrays = {"weight": divided.weight, "scale": divided.scale, "zero_point": divided.zero_point}
+            prefix = f"{name}{self._mark}/{'columns' if is_turned else 'rows'}"
+            inputs = [self._constant(f"{prefix}/{k}", array) for k, array in arrays.items() if array is not None]
+            is_padded = prod(divided.weight.shape[1:]) * 8 != matrix.width * matrix.bits
+            self._rows[key] = _PackedRows(
+                inputs, matrix.columns, matrix.width, matrix.bits, divided.block_size, is_padded
+            )
+        return self._rows[key]
 
     def _table(self, name: str) -> QuantizedConstant | None:
         """The constant that a value dequantises, in the shape of the value; None if there is none."""
@@ -328,15 +401,35 @@ class _NarrowModel:
         return node is not None and node.op_type == DEQUANTISES
 
 
+@dataclass(frozen=True)
+class _Columns:
+    """The columns of a product: the name of the table, the packed matrix, its form, and the rank of the other operand."""
+
+    name: str
+    is_turned: bool
+    matrix: NarrowMatrix
+    form: KernelForm
+    rank: int | None
+
+
+def _matrix_of(rows: QuantizedConstant, packed: np.ndarray) -> NarrowMatrix:
+    return NarrowMatrix(packed, rows.scales(), rows.zero_points(), rows.numbers.shape[1], **rows.attributes)
+
+
 class _PackedRows:
     """`count` packed rows of `width` numbers: the names of the constants that a kernel reads, and sizes for the kernel."""
 
     def __init__(
-        self, inputs: Sequence[str], count: int, width: int, bits: int, block_size: int, data_type: Any, is_padded: bool
+        self, inputs: Sequence[str], count: int, width: int, bits: int, block_size: int, is_padded: bool
     ) -> None:
         self.inputs, self.count, self.width = list(inputs), count, width
         self.sizes = {"bits": bits, "block_size": block_size}
-        self.data_type, self.is_padded = data_type, is_padded
+        self.is_padded = is_padded
+
+
+def _ends(rank: int, count: int) -> np.ndarray:
+    """The operand of Pad that appends `count` elements to the last axis."""
+    return np.array([0] * (2 * rank - 1) + [count], np.int64)
 
 
 def _scale_shape(shape: Sequence[int], part: Sequence[int], axis: int, block: int) -> Sequence[int] | None:

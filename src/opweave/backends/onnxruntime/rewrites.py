@@ -17,7 +17,7 @@ BROADCASTING_SUM = 8
 
 
 def forbid_rounding(proto: Any) -> None:
-    from .rounding import FLOAT_LEVEL
+    from .narrow import FLOAT_LEVEL
 
     for graph in all_graphs(proto.graph):
         for node in graph.node:

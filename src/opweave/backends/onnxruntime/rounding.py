@@ -11,9 +11,7 @@ from ...core.graph import Node, Operand
 from ...ops.matrix import gemm, matmul
 from ...ops.movement import transpose
 from .dequantised import BYTES, is_dequantised, native_forms
-
-FLOAT_LEVEL, INT8_LEVEL = 1, 4
-"""Values of `accuracy_level` of MatMulNBits: float32 operands, and 8-bit operands."""
+from .narrow import form_of
 
 SMALLEST_BLOCK = 16
 
@@ -22,7 +20,10 @@ def rounds_input(node: Node) -> bool:
     """Whether the engine rounds an operand of a node to 8 bits, by blocks; the error is about 0.5% of the largest result."""
     arguments = node.arguments
     if node.op is matmul_n_bits:
-        return bool(arguments["accuracy"] == "int8")
+        weight, scale, zero_point = (arguments[name] for name in ("weight", "scale", "zero_point"))
+        width, bits, size = arguments["input"].shape[-1], arguments["bits"], arguments["block_size"]
+        form = form_of(weight, scale, zero_point, width, bits, size, is_exact=False)
+        return arguments["accuracy"] == "int8" and form == "blocks"
     if node.op not in (matmul, gemm) or not _is_quantised_weight(arguments["b"]):
         return False
     if node.op is matmul:

@@ -12,16 +12,26 @@ from typing import Any
 from ....composites import quantization as composites
 from ....core.dtypes import INFO, is_float
 from ....core.graph import Operand
-from ....core.sizes import is_same_size, is_static
+from ....core.sizes import is_static
 from ....ops import quantization as ops
 from ... import Precision
 from .. import kernels
 from ..backend import ort
 from ..dequantised import BYTES, Form, merge_axes, native_forms, shared_constants
 from ..emit import MICROSOFT, Emitter, Value
-from ..narrow import SMALLEST_BLOCK, kernel_block, kernel_weight
+from ..narrow import (
+    FLOAT_LEVEL,
+    INT8_LEVEL,
+    KernelForm,
+    NarrowMatrix,
+    form_of,
+    kernel_block,
+    kernel_matrix,
+    padded_block,
+    write_padded,
+    write_scaled,
+)
 from ..products import MOVED_OR_REMOVED, dequantiser_of, has_one_scale
-from ..rounding import FLOAT_LEVEL, INT8_LEVEL
 from .indexing import clamp_indices
 
 
@@ -169,6 +179,7 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
 
 
 def _has_fast_kernel(
+    input: Operand,
     weight: Operand,
     scale: Operand,
     zero_point: Operand | None,
@@ -178,48 +189,56 @@ def _has_fast_kernel(
     accuracy: str,
     precision: Precision,
 ) -> bool:
-    """Whether the kernel supports all operands, and is faster than a product of floats.
+    """Whether kernels support all operands, and are faster than a product of floats.
 
     With 8 bits and accuracy "float32", the kernel takes more than ten times as long. Minima as float zero points would make
     it slower still; the decomposition computes them by a separate product.
     """
-    is_fast = minimum is None and (bits == 4 or (accuracy == "int8" and precision != "ieee"))
-    return is_fast and _has_blocks(weight, scale, zero_point, block_size)
+    is_exact = precision == "ieee"
+    form = form_of(weight, scale, zero_point, input.shape[-1], bits, block_size, is_exact=is_exact)
+    if minimum is not None or not form:
+        return False
+    return form != "blocks" or bits == 4 or (accuracy == "int8" and not is_exact)
 
 
 def _has_blocks(weight: Operand, scale: Operand, zero_point: Operand | None, block_size: int) -> bool:
-    """Whether the engine's kernels take the blocks of packed rows, or those into which constants are divided."""
+    """Whether the engine's lookup takes the blocks of packed rows, or those into which constants are divided."""
     if all(operand is None or operand.is_constant for operand in (weight, scale, zero_point)):
         return bool(kernel_block(block_size))
-    is_power = block_size >= SMALLEST_BLOCK and not block_size & (block_size - 1)
-    return is_power and is_same_size(scale.shape[0], weight.shape[0])
+    return form_of(weight, scale, zero_point, 0, 0, block_size, is_exact=False) == "blocks"
 
 
 def _kernel_operands(
     ctx: Emitter, weight: Value, scale: Value, zero_point: Value | None, width: int, bits: int, block_size: int
 ) -> tuple[Value, Value, Value | None, int]:
     """The operands of a kernel, and the size of its blocks."""
-    operands = (weight, scale) if zero_point is None else (weight, scale, zero_point)
-    arrays = [ctx.array_of(operand) for operand in operands]
     is_power = kernel_block(block_size) == block_size and scale.dims[0] == weight.dims[0]
-    if is_power or any(array is None for array in arrays):
-        rows = next((value.dims[0] for value in operands if isinstance(value.dims[0], int)), weight.dims[0])
-        blocks = -(-width // block_size)
-        weight = _with_numbers(ctx, weight, [rows, blocks, block_size * bits // 8])
-        scale = _with_numbers(ctx, scale, [rows, blocks])
-        if zero_point is not None:
-            zero_point = _with_numbers(ctx, zero_point, [rows, -(-blocks * bits // 8)])
-        return weight, scale, zero_point, block_size
-    numbers, scales, zeros = (*arrays, None)[:3]
-    assert numbers is not None
-    assert scales is not None
-    divided = kernel_weight(numbers, scales, zeros, width=width, bits=bits, block_size=block_size)
-    return (
-        ctx.add_constant(divided.weight),
-        ctx.add_constant(divided.scale),
-        None if divided.zero_point is None else ctx.add_constant(divided.zero_point),
-        divided.block_size,
-    )
+    matrix = None if is_power else _constant_matrix(ctx, weight, scale, zero_point, width, bits, block_size)
+    if matrix is not None:
+        return _add_operands(ctx, kernel_matrix(matrix))
+    rows = next((v.dims[0] for v in (weight, scale, zero_point) if v and isinstance(v.dims[0], int)), weight.dims[0])
+    blocks = -(-width // block_size)
+    weight = _with_numbers(ctx, weight, [rows, blocks, block_size * bits // 8])
+    scale = _with_numbers(ctx, scale, [rows, blocks])
+    if zero_point is not None:
+        zero_point = _with_numbers(ctx, zero_point, [rows, -(-blocks * bits // 8)])
+    return weight, scale, zero_point, block_size
+
+
+def _constant_matrix(
+    ctx: Emitter, weight: Value, scale: Value, zero_point: Value | None, width: int, bits: int, block_size: int
+) -> NarrowMatrix | None:
+    """The operands of a product; None unless all are constants."""
+    numbers, scales = ctx.array_of(weight), ctx.array_of(scale)
+    zeros = None if zero_point is None else ctx.array_of(zero_point)
+    if numbers is None or scales is None or (zeros is None) != (zero_point is None):
+        return None
+    return NarrowMatrix(numbers, scales, zeros, width, bits, block_size)
+
+
+def _add_operands(ctx: Emitter, matrix: NarrowMatrix) -> tuple[Value, Value, Value | None, int]:
+    zeros = None if matrix.zero_point is None else ctx.add_constant(matrix.zero_point)
+    return ctx.add_constant(matrix.weight), ctx.add_constant(matrix.scale), zeros, matrix.block_size
 
 
 def _with_numbers(ctx: Emitter, value: Value, shape: Sequence[int]) -> Value:
@@ -242,18 +261,56 @@ def _(
     block_size: int,
     accuracy: str,
 ) -> Value:
-    level = INT8_LEVEL if accuracy == "int8" and ctx.precision != "ieee" else FLOAT_LEVEL
+    is_exact = ctx.precision == "ieee"
+    level = INT8_LEVEL if accuracy == "int8" and not is_exact else FLOAT_LEVEL
     columns, inner = int(weight.dims[0]), input.dims[-1]
-    weight, scale, zero_point, block_size = _kernel_operands(ctx, weight, scale, zero_point, inner, bits, block_size)
-    sizes: dict[str, Any] = {"K": inner, "N": columns, "bits": bits, "block_size": block_size}
+    matrix = _constant_matrix(ctx, weight, scale, zero_point, inner, bits, block_size)
+    form = "blocks" if matrix is None else matrix.form(is_exact=is_exact)
     is_computed = bias is not None and ctx.array_of(bias) is None
     if (
         bias is not None and is_computed and (ctx.any_size or not is_static(bias.dims))
     ):  # the engine compares its size with N
         bias = ctx.emit("Reshape", bias, ctx.constant([columns]), shape=(columns,))
+    if form != "blocks":
+        assert matrix is not None
+        return _multiply_in_floats(ctx, matrix, form, input, bias)
+    operands = _kernel_operands(ctx, weight, scale, zero_point, inner, bits, block_size)
+    weight, scale, zero_point, block_size = operands
+    sizes: dict[str, Any] = {"K": inner, "N": columns, "bits": bits, "block_size": block_size}
     return ctx.emit(
         "MatMulNBits", input, weight, scale, zero_point, None, bias, domain=MICROSOFT, accuracy_level=level, **sizes
     )
+
+
+def _pad_blocks(ctx: Emitter, input: Value, matrix: NarrowMatrix) -> Value:
+    """Pad the blocks of an input as those of a matrix are."""
+    rows = input.dims[:-1]
+    blocks, size = matrix.scale.shape[1], matrix.block_size
+
+    def pad(x: Value, shape: Sequence[int]) -> Value:
+        ends = [0] * (2 * x.rank - 1) + [shape[-1] - x.dims[-1]]
+        padded: Value = x if not ends[-1] else ctx.emit("Pad", x, ctx.constant(ends), shape=shape)
+        return padded
+
+    x = ctx.reshape(pad(input, [*rows, blocks * size]), [*rows, blocks, size])
+    whole = padded_block(size)
+    return ctx.reshape(pad(x, [*rows, blocks, whole]), [*rows, blocks * whole])
+
+
+def _multiply_in_floats(
+    ctx: Emitter, matrix: NarrowMatrix, form: KernelForm, input: Value, bias: Value | None
+) -> Value:
+    def emit(op_type: str, *inputs: Value | None, **attributes: Any) -> Value:
+        domain = MICROSOFT if op_type == "MatMulNBits" else ""
+        y: Value = ctx.emit(op_type, *inputs, domain=domain, **attributes)
+        return y
+
+    x, added = ctx.cast(input, "float32"), None if bias is None else ctx.cast(bias, "float32")
+    if form == "padded":
+        y = write_padded(matrix, _pad_blocks(ctx, x, matrix), added, emit, ctx.add_constant)
+    else:
+        y = write_scaled(matrix, x, added, emit, ctx.add_constant)
+    return ctx.cast(y, input.data_type)
 
 
 @ort.lower_contrib(
