@@ -26,7 +26,7 @@ REASONS: dict[str, str] = {
         PagedAttention RouterGateUpProj SparseAttention SparseAttentionIndexer SparsePagedAttention
         SpeculativePrefixCommit""",
     "weights of 2 to 4 bits in other forms": """
-        MatMulBnb4 MatMulFpQ4 MatMulNBitsMlp MatMulNBitsQLoRA MatMulNBitsQkv QMoE""",
+        MatMulBnb4 MatMulFpQ4 MatMulNBitsMlp MatMulNBitsQLoRA MatMulNBitsQkv""",
     "recurrences": """
         AttnLSTM ConvStateReplay DynamicTimeWarping GatedDeltaNet GatedDeltaNetStateReplay LinearAttention Mamba2Verify
         VarlenCausalConvWithState""",

@@ -175,6 +175,32 @@ def test_matmul_of_few_bits_with_floats_as_zero_points(dynamic: tuple[int, ...])
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zero_points", [False, True])
+def test_matmul_of_few_bits_in_another_order(bits: int, zero_points: bool) -> None:
+    """The order of GPTQ's groups."""
+    rng = np.random.default_rng(bits)
+    inner, columns, block = 40, 6, 16
+    groups = rng.permutation(np.arange(inner) // block).astype("int32")
+    numbers = rng.integers(0, 2**bits, (columns, 48))
+    zeros = rng.integers(0, 2**bits, (columns, 3)) if zero_points else np.full((columns, 3), 2 ** (bits - 1))
+    scale, x = _scale(columns * 3).reshape(columns, 3), randn(2, 3, inner)
+    real = (numbers[:, :inner] - zeros[:, groups]) * scale[:, groups]
+    inputs: list[Any] = [x, packed(numbers, bits).reshape(columns, 3, -1), scale, None, groups]
+    if zero_points:
+        inputs[3] = packed(zeros, bits)
+    attributes = {"K": inner, "N": columns, "bits": bits, "block_size": block}
+    model, feed = node_model("MatMulNBits", inputs, attributes, domain=MICROSOFT)
+    (got,) = InferenceSession(model, CONTEXT, fallback="error", specialise="always").run(None, feed)
+    np.testing.assert_allclose(got, x @ real.T, rtol=1e-4, atol=1e-4)
+
+
+def packed(numbers: np.ndarray, bits: int) -> np.ndarray:
+    """Numbers of a few bits along the last axis as bytes, the lowest bits first."""
+    digits = (numbers[..., None] >> np.arange(bits) & 1).reshape(*numbers.shape[:-1], -1)
+    return np.packbits(digits.astype("uint8"), axis=-1, bitorder="little")
+
+
 def _network(dtype: str, per_channel: bool) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Three quantised convolutions, global pooling and a product, each between QuantizeLinear and DequantizeLinear."""
     # The same numbers whichever tests came before: of some, all results are 0.

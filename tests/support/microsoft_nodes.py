@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from support import witness
@@ -653,3 +654,87 @@ def MoE(random: np.random.Generator) -> Case:
     if activation == "swiglu":
         attributes |= {"swiglu_fusion": 1, "activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 0.7}
     return Case("MoE", inputs, attributes, rtol=5e-5, dynamic=(0, 1))
+
+
+@maker
+def QMoE(random: np.random.Generator) -> Case:
+    draw = Floats(random)
+    bits, experts, tokens = draw.pick(2, 4, 8), draw.integer(1, 5), draw.size()
+    block = draw.pick(0, 16, 32)
+    unit = block or 8
+    hidden, inner = unit * draw.integer(1, 3), unit * draw.integer(1, 3)
+    activation = draw.pick("relu", "gelu", "silu", "identity", "swiglu")
+    fused = 2 if activation == "swiglu" else 1
+    has_zeros = draw.flag()  # with those of the second layer alone, the engine rounds weights
+
+    def layer(columns: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        blocks = width // block if block else 1
+        packed = random.integers(0, 256, (experts, columns, width * bits // 8)).astype(np.uint8)
+        scale = random.uniform(0.5, 1, (experts, columns, blocks) if block else (experts, columns)) / 2**bits
+        points = (experts, columns, -(-blocks * bits // 8)) if block else (experts, -(-columns * bits // 8))
+        zeros = random.integers(0, 256, points).astype(np.uint8) if has_zeros else None
+        return packed, scale.astype(np.float32), zeros
+
+    first, last = layer(fused * inner, hidden), layer(hidden, inner)
+    inputs: list[Any] = [draw.floats(tokens, hidden), draw.floats(tokens, experts) * 3]
+    inputs += [*first[:2], draw.maybe(experts, fused * inner), *last[:2], draw.maybe(experts, hidden)]
+    inputs += [None, None, None, first[2], last[2], None]
+    inputs += [random.uniform(0.1, 1, (tokens, experts)).astype(np.float32)] if draw.flag() else []
+    attributes: dict[str, Any] = {
+        "activation_type": activation,
+        "expert_weight_bits": bits,
+        "k": draw.integer(1, experts),
+        "normalize_routing_weights": draw.flag(),
+    }
+    if block:
+        attributes["block_size"] = block
+    if activation == "swiglu":
+        attributes |= {"swiglu_fusion": 1, "activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 0.7}
+    # The engine rounds operands of blocks of 8 bits to 8 bits.
+    return Case("QMoE", inputs, attributes, rtol=3e-2 if block and bits == 8 else 5e-5, dynamic=(0, 1))
+
+
+@maker
+def MatMulNBits(random: np.random.Generator) -> Case:
+    draw = Floats(random)
+    bits, block = draw.pick(2, 4, 8), draw.pick(16, 32, 64)
+    inner, columns = draw.integer(1, 130), draw.size()
+    blocks = -(-inner // block)
+    packed = random.integers(0, 256, (columns, blocks, block * bits // 8)).astype(np.uint8)
+    scale = (random.uniform(0.5, 1, (columns, blocks)) / 2**bits).astype(np.float32)
+    points = random.integers(0, 256, (columns, -(-blocks * bits // 8))).astype(np.uint8)
+    floats = random.uniform(0, 2**bits, (columns, blocks)).astype(np.float32)
+    zeros = draw.pick(None, points, *([floats] if bits == 4 else []))
+    x = draw.floats(*draw.shape(1, 2), inner)
+    attributes = {"K": inner, "N": columns, "bits": bits, "block_size": block, "accuracy_level": 1}
+    return Case("MatMulNBits", [x, packed, scale, zeros, None, draw.maybe(columns)], attributes)
+
+
+@maker
+def GatherBlockQuantized(random: np.random.Generator) -> Case:
+    draw = Floats(random)
+    kind, block = draw.pick("uint8", "uint4", "int4", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"), 16
+    shape = [draw.size() for _ in range(draw.integer(1, 2))]
+    quantised = draw.integer(0, len(shape)) if kind != "uint8" else len(shape)
+    shape.insert(quantised, block * draw.integer(1, 3))
+    picked = 0 if kind == "uint8" else draw.integer(0, len(shape) - 1)
+    part = [size // block if axis == quantised else size for axis, size in enumerate(shape)]
+    attributes = {"block_size": block, "gather_axis": picked, "quantize_axis": quantised}
+    zeros = None
+    if kind == "uint8":
+        bits = attributes["bits"] = draw.pick(2, 4, 8)
+        data = random.integers(0, 256, (*shape[:-1], shape[-1] * bits // 8)).astype(np.uint8)
+        if draw.flag():
+            zeros = random.integers(0, 256, (*part[:-1], -(-part[-1] * bits // 8))).astype(np.uint8)
+    elif kind.startswith("float"):
+        data = random.uniform(-4, 4, shape).astype(getattr(ml_dtypes, kind))
+        if draw.flag():
+            attributes["block_size"] = 0
+            part[quantised] = 1
+    else:
+        low, dtype = (-8 if kind == "int4" else 0), getattr(ml_dtypes, kind)
+        data = random.integers(low, low + 16, shape).astype(dtype)
+        zeros = random.integers(low, low + 16, part).astype(dtype) if draw.flag() else None
+    scale = random.uniform(0.1, 1, part).astype(np.float32)
+    indices = random.integers(-shape[picked], shape[picked], draw.shape(0, 2)).astype(np.int64)
+    return Case("GatherBlockQuantized", [data, indices, scale, zeros], attributes, dynamic=(1,))

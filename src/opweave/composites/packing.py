@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import INFO, TypeInfo
+from ..core.dtypes import INFO, TypeInfo, numpy_type
+from ..support.errors import require
 
 NARROW = ("uint4", "int4", "uint8", "int8")
 """Data types of numbers that are packed."""
@@ -64,6 +65,12 @@ class QuantizedConstant:
 
     # Matrices ---------------------------------------------------------------------------------------------------------
 
+    def rows(self, first: int, count: int) -> QuantizedConstant:
+        """Some adjacent rows; each has scales."""
+        return QuantizedConstant(
+            *(array[first : first + count] for array in (self.numbers, self.scale, self.zero_point))
+        )
+
     @property
     def bits(self) -> int:
         return _info(self.numbers).bits
@@ -102,6 +109,42 @@ class QuantizedConstant:
 
     def scales(self) -> np.ndarray:
         return np.ascontiguousarray(self.scale)
+
+
+def unpack_rows(
+    packed: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | None, bits: int, block_size: int
+) -> QuantizedConstant:
+    """Rows of numbers that are packed as com.microsoft's operators have them, with the lowest bits first.
+
+    Args:
+        packed: uint8 [..., rows, bytes]; the leading axes become rows.
+        scale: of each block of each row, or of each row if `block_size` is 0.
+        zero_point: packed along the blocks of a row, or along the rows if `block_size` is 0. Default: 2 ** (bits - 1).
+        bits: 2 to 8; numbers of less than 4 bits become numbers of 4.
+        block_size: the count of numbers of a row that share a scale, or 0.
+
+    Raises:
+        ValidationError: other bits, or sizes that do not fit.
+    """
+    require(bits in range(2, 9), f"bits must be in [2, 8], got {bits}")
+    rows, row_bytes = packed.shape[-2:]
+    width = row_bytes * 8 // bits
+    blocks = -(-width // block_size) if block_size > 0 else 1
+    require(width > 0 and width % blocks == 0, f"blocks of {block_size} do not divide rows of {width} numbers")
+    kind = np.dtype(numpy_type("uint4" if bits <= 4 else "uint8"))
+    numbers = unpack_any(packed, width, bits).reshape(-1, width)
+    scales = scale.reshape(-1)
+    require(scales.size == len(numbers) * blocks, f"{len(numbers)} rows of {blocks} blocks have {scales.size} scales")
+    zeros = np.full((len(numbers), blocks), 1 << (bits - 1), np.uint8)
+    if zero_point is not None:
+        # Each row begins with a whole byte, or each leading axis if a row has one scale.
+        lines, count = (len(numbers), blocks) if block_size > 0 else (len(numbers) // rows, rows)
+        size = -(-count * bits // 8)
+        require(
+            zero_point.size == lines * size, f"{lines} rows of {size} bytes have {zero_point.size} bytes of zero points"
+        )
+        zeros = unpack_any(zero_point.reshape(lines, size), count, bits).reshape(zeros.shape)
+    return QuantizedConstant(numbers.astype(kind), scales.reshape(-1, blocks), zeros.astype(kind))
 
 
 def merge_blocks(shape: Sequence[int], part: Sequence[int], target: Sequence[int]) -> list[int] | None:
@@ -150,6 +193,18 @@ def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
     packed: np.ndarray = codes[..., ::2].copy(order="K")
     packed[..., : codes.shape[-1] // 2] |= codes[..., 1::2] << 4
     return packed
+
+
+def unpack_any(packed: np.ndarray, count: int, bits: int) -> np.ndarray:
+    """Unpack the first `count` numbers of 1 to 8 bits along the last axis, with the lowest bits first.
+
+    >>> unpack_any(np.uint8([[0b11_10_01_00]]), 4, bits=2).tolist()
+    [[0, 1, 2, 3]]
+    """
+    stream = np.unpackbits(packed.view(np.uint8), axis=-1, count=count * bits, bitorder="little")
+    digits = stream.reshape(*packed.shape[:-1], count, bits)
+    numbers: np.ndarray = np.packbits(digits, axis=-1, bitorder="little")[..., 0]
+    return numbers
 
 
 def unpack_codes(packed: np.ndarray, count: int, bits: int) -> np.ndarray:

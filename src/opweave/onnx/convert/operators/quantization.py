@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ....composites.packing import unpack_any, unpack_rows
 from ....composites.quantization import gather_n_bits, matmul_n_bits
 from ....context.builder import MLGraphBuilder
 from ....core.dtypes import INFO, is_float, numpy_type
@@ -16,6 +17,7 @@ from ...model.registry import (
     MICROSOFT,
     Tensor,
     Unsupported,
+    constant_of,
     constant_or_same,
     converts,
     data_type_of,
@@ -146,8 +148,7 @@ def _(
     block_size: int,
     weight_prepacked: int = 0,
 ) -> MLOperand:
-    unsupported_if(bits not in (4, 8), f"its weights have {bits} bits")
-    unsupported_if(g_idx is not None or weight_prepacked, "its weights are in another order")
+    unsupported_if(weight_prepacked, "its weights are in another order")
     blocks = -(-K // block_size)
     scale = reshape(b, scales, [N, blocks])
     zeros, minimum = None, None
@@ -155,16 +156,42 @@ def _(
         zeros = reshape(b, zero_points, [N, -(-blocks * bits // 8)])
     elif zero_points is not None:
         minimum = _minimum(b, reshape(b, zero_points, [N, blocks]), scale)
+    weight, x = reshape(b, B, [N, blocks, block_size * bits // 8]), A
+    if g_idx is not None or bits not in (4, 8):
+        numbers = unpack_rows(
+            constant_of(weight, "B").reshape(N, -1),
+            constant_of(scale, "scales"),
+            None if zeros is None else constant_of(zeros, "zero_points"),
+            bits,
+            block_size,
+        )
+        if g_idx is not None:
+            order = _in_blocks(constant_of(g_idx, "g_idx").reshape(-1), K, blocks, block_size)
+            x = b.gather(A, b.constant(order), axis=A.rank - 1)
+            sorted_numbers = np.take(numbers.numbers, order, axis=1)
+            numbers = replace(numbers, numbers=np.pad(sorted_numbers, [(0, 0), (0, blocks * block_size - K)]))
+        weight, zeros = numbers.pack(), numbers.zero_points()
+        bits, block_size = numbers.bits, numbers.block_size
     return matmul_n_bits(
         b,
-        A,
-        operand(b, reshape(b, B, [N, blocks, block_size * bits // 8])),
+        x,
+        operand(b, weight),
         operand(b, scale),
         *(None if value is None else operand(b, value) for value in (zeros, bias, minimum)),
         bits=bits,
         block_size=block_size,
         accuracy="int8" if accuracy_level == 4 else "float32",
     )
+
+
+def _in_blocks(groups: np.ndarray, count: int, blocks: int, block_size: int) -> np.ndarray:
+    """The order in which the numbers of a column are those of one block after another; `groups` has the block of each."""
+    unsupported_if(groups.shape != (count,), f"g_idx has {groups.size} elements for {count} numbers")
+    sizes = [min(block_size, count - block_size * k) for k in range(blocks)]
+    unsupported_if(
+        sorted(groups.tolist()) != np.repeat(np.arange(blocks), sizes).tolist(), "g_idx has blocks of several sizes"
+    )
+    return np.argsort(groups, kind="stable").astype(np.int32)
 
 
 @converts("GatherBlockQuantized", domain=MICROSOFT)
@@ -186,11 +213,17 @@ def _(
     if data_type_of(data) != "uint8":
         table = QuantizedBlocks(blocked, block_size).dequantize(b, data, scales, zero_points)
         return b.gather(table, operand(b, indices), axis=picked)
-    unsupported_if(bits not in (4, 8), f"its numbers have {bits} bits")
-    unsupported_if((rank, picked, blocked) != (2, 0, 1), "it packs numbers that are no rows of a matrix")
+    unsupported_if(bits not in (2, 4, 8), f"its numbers have {bits} bits")
+    if bits == 2 or (rank, picked, blocked) != (2, 0, 1):
+        kind, part = numpy_type("uint8" if bits == 8 else "uint4"), shape_of(scales)
+        numbers = unpack_any(constant_of(data, "data"), shape[-1] * 8 // bits, bits).astype(kind)
+        middle = np.full(part, 1 << (bits - 1), np.uint8)
+        zeros = middle if zero_points is None else unpack_any(constant_of(zero_points, "zero_points"), part[-1], bits)
+        table = QuantizedBlocks(blocked, block_size).dequantize(b, numbers, scales, zeros.astype(kind))
+        return b.gather(table, operand(b, indices), axis=picked)
     width = shape[1] * 8 // bits
     unsupported_if(width % block_size, f"blocks of {block_size} do not divide rows of {width}")
     packed = reshape(b, data, [shape[0], width // block_size, block_size * bits // 8])
     operands = (operand(b, value) for value in (packed, scales, indices))
-    zeros = None if zero_points is None else operand(b, zero_points)
-    return gather_n_bits(b, *operands, zeros, width=width, bits=bits, block_size=block_size)
+    point = None if zero_points is None else operand(b, zero_points)
+    return gather_n_bits(b, *operands, point, width=width, bits=bits, block_size=block_size)
