@@ -18,7 +18,7 @@ import opweave as ow
 from opweave.backends.onnxruntime import narrow_models
 from opweave.backends.onnxruntime.narrow import kernel_block
 from opweave.compile import constants as shared_constants
-from opweave.composites import gather_n_bits, matmul_n_bits
+from opweave.composites import convolution as convolution3d, gather_n_bits, matmul_n_bits
 from opweave.composites.packing import QuantizedConstant
 
 CPU = ow.ml.create_context(device="cpu", backend="onnxruntime", drafts=True)
@@ -451,6 +451,45 @@ def test_weights_of_convolutions_are_widened_once(op_type: str, part: tuple[int,
         proto.graph.initializer.append(numpy_helper.from_array(array, names))
     expected = onnxruntime_result(proto, x)
     np.testing.assert_allclose(ow.InferenceSession(proto).run(None, x)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+CONVOLUTIONS: dict[str, Callable[[ow.MLGraphBuilder, ow.MLOperand, ow.MLOperand], ow.MLOperand]] = {
+    "conv2d": lambda b, x, w: b.conv2d(x, w),
+    "conv2d in groups": lambda b, x, w: b.conv2d(x, b.transpose(w, permutation=[1, 0, 2, 3]), groups=4),
+    "conv2d of 1 x 1": lambda b, x, w: b.conv2d(x, b.reshape(b.transpose(w, permutation=[0, 2, 3, 1]), [72, 32, 1, 1])),
+    "conv_transpose2d": lambda b, x, w: b.conv_transpose2d(x, b.transpose(w, permutation=[1, 0, 2, 3])),
+    "convolution": lambda b, x, w: convolution3d(b, b.unsqueeze(x, axes=[4]), b.unsqueeze(w, axes=[4])),
+}
+
+
+@pytest.mark.parametrize("float_type", ["float32", "float16"])
+@pytest.mark.parametrize("data_type", TYPES)
+@pytest.mark.parametrize("part", [(8, 1, 1, 1), (8, 2, 3, 3), (1, 1, 1, 1)], ids=["channels", "blocks", "tensor"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_filters_of_graphs_are_widened_once(name: str, part: tuple[int, ...], data_type: str, float_type: str) -> None:
+    arrays = quantised(data_type, (8, 32, 3, 3), part, float_type)
+    wide = real(arrays).astype(float_type)
+    x = np.random.default_rng(0).normal(0, 1, (2, 32, 6, 7)).astype(float_type)
+    build = CONVOLUTIONS[name]
+    for context in (CPU, IEEE):
+        got, text = run(context, lambda b, x: build(b, x, dequantised(b, arrays)), x)
+        assert "a constant, computed when the graph was built" in text
+        wanted, _ = run(context, lambda b, x: build(b, x, b.constant(wide)), x)
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * abs(wanted).max())
+
+
+def test_filters_of_convolutions_of_integers_stay() -> None:
+    arrays, x = quantised("int8", (8, 32, 3, 3), (1, 1, 1, 1)), np.ones((1, 32, 5, 5), np.float32)
+
+    def build(b: ow.MLGraphBuilder, x: ow.MLOperand) -> ow.MLOperand:
+        step, middle = (
+            b.constant(np.full((1, 1, 1, 1), 0.1, np.float32)),
+            b.constant(np.full((1, 1, 1, 1), 128, np.uint8)),
+        )
+        codes = b.dequantize_linear(b.quantize_linear(x, step, middle), step, middle)
+        return b.conv2d(codes, dequantised(b, arrays))
+
+    assert "a constant" not in run(CPU, build, x)[1]
 
 
 @pytest.mark.parametrize("between", ["", "Relu"])

@@ -196,6 +196,8 @@ class Backend(RuleTable, ABC):
     """Whether chains of element-wise operations run faster as one compiled loop than as kernels of the engine."""
     folds_constants = True
     """Whether the engine computes operations on constants when it compiles; else `compile.constants` does."""
+    expands_filters = False
+    """Whether the engine dequantises the constant filter of a convolution at each run; `compile.narrow` then does it once."""
     takes_names = False
     """Whether what it compiles runs all sizes for which comparisons of sizes have the same answers (`core.guards.Guards`)."""
     may_take_names = False

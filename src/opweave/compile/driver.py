@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import get_ident
@@ -184,7 +184,7 @@ def _compile_for(
             for segment in compiled:
                 segment.runner.complete()
     unrun = dict.fromkeys({chosen.origin[node] for node in chosen.legal.nodes}.difference(origin.values()), FOLDED)
-    unrun |= dict.fromkeys(chosen.absorbed, ABSORBED)
+    unrun |= chosen.absorbed
     placements = _placements(graph, reasons, legal, origin, compiled, host_device, unrun)
     program = Program(legal, origin, compiled, placements, backend.space, input_ranges(graph), choice.reason)
     program.untried = choice.untried
@@ -199,7 +199,7 @@ class _ChosenNodes:
         host: the back end on the host.
         engines: the back ends that may run parts, and their devices, by name.
         legal: the graph in which something runs each node; `origin` has the user's node of each of its nodes.
-        absorbed: the user's nodes whose constants other nodes read as they are.
+        absorbed: the user's nodes that `narrow` removed, with remarks.
     """
 
     host: Backend
@@ -207,7 +207,7 @@ class _ChosenNodes:
     chooser: Chooser
     legal: Graph
     origin: Mapping[Node, Node]
-    absorbed: Collection[Node]
+    absorbed: Mapping[Node, str]
 
 
 def _choose_for(
@@ -221,12 +221,16 @@ def _choose_for(
         engine.name: (engine, "cpu") for engine in (*others, stand_in, host) if engine
     }
     engines[backend.name] = backend, device
-    absorbed: Collection[Node] = ()
+    absorbed: Mapping[Node, str] = {}
     if any(node.op is dequantize_linear for node in full.nodes):
         from .narrow import read_narrow  # brings composites along
 
-        narrow, remaining = read_narrow(full, sources, backend.gains_from_narrow, backend.precision == "ieee")
-        absorbed = set(sources.values()).difference(remaining.values())
+        is_exact = backend.precision == "ieee"
+        narrow, remaining, folded = read_narrow(
+            full, sources, backend.gains_from_narrow, is_exact, backend.expands_filters
+        )
+        gone = set(sources.values()).difference(remaining.values())
+        absorbed = {node: FOLDED if node in folded else ABSORBED for node in gone}
         full, sources = narrow, remaining
     if any(node.op.bodies and node.op in backend.rules for node in full.nodes):
         from .bodies import with_legal_bodies

@@ -2,17 +2,18 @@
 
 `dequantize_linear` of a constant of 4 or 8 bits, perhaps transposed or reshaped behind, in front of `matmul`, `gemm` or
 `gather` is a matrix that an engine would expand at each run. `matmul_n_bits` and `gather_n_bits` take the numbers as they are,
-packed once when the graph is compiled. Back ends say for which forms that is faster (`Backend.gains_from_narrow`).
+packed once when the graph is compiled. Back ends say for which forms that is faster (`Backend.gains_from_narrow`). Filters of
+convolutions become constants of floats where an engine would expand them at each run (`Backend.expands_filters`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 
 import numpy as np
 
-from ..composites import gather_n_bits, matmul_n_bits
+from ..composites import convolve, gather_n_bits, matmul_n_bits
 from ..composites.packing import QuantizedConstant
 from ..core.graph import Desc, Graph, Node, Operand, add_like
 from ..core.sizes import is_same_size, is_static
@@ -30,21 +31,30 @@ Gains = Callable[[Node], bool]
 """Whether an operation on narrow numbers is faster than one on the dequantised matrix."""
 
 
+_CONVOLUTIONS = frozenset(
+    {convolution.conv2d, convolution.conv_transpose2d, convolve.convolution, convolve.conv_transpose}
+)
+
+
 def read_narrow(
-    graph: Graph, sources: Mapping[Node, Node], gains: Gains, is_exact: bool
-) -> tuple[Graph, Mapping[Node, Node]]:
+    graph: Graph, sources: Mapping[Node, Node], gains: Gains, is_exact: bool, expands_filters: bool
+) -> tuple[Graph, Mapping[Node, Node], Collection[Node]]:
     """The graph in which operations that gain from it read narrow numbers.
 
     Args:
         graph: whose nodes are not chosen yet.
-        sources: the node that each of its nodes comes from; the second result is the same for the new graph.
+        sources: the node that each of its nodes comes from.
         gains: of a candidate, whose constants have no elements yet.
         is_exact: whether each operation must round its result, so that weights of float16 are rounded after dequantisation.
+        expands_filters: whether filters of convolutions are dequantised now.
+
+    Returns:
+        The new graph; the node that each of its nodes comes from; and the nodes whose results are constants of the new graph.
     """
     if not any(node.op is quantization.dequantize_linear for node in graph.nodes):
-        return graph, sources
-    rewriter = _NarrowReader(graph, sources, gains, is_exact)
-    return rewriter.run() if rewriter.matches else (graph, sources)
+        return graph, sources, ()
+    rewriter = _NarrowReader(graph, sources, gains, is_exact, expands_filters)
+    return (*rewriter.run(), rewriter.folded) if rewriter.matches else (graph, sources, ())
 
 
 class _NarrowBuilder(Recorder):
@@ -61,8 +71,18 @@ class _NarrowBuilder(Recorder):
 
 
 class _NarrowReader:
-    def __init__(self, graph: Graph, sources: Mapping[Node, Node], gains: Gains, is_exact: bool) -> None:
+    """Finds the operations, and writes the new graph.
+
+    Attributes:
+        folded: the user's nodes whose results become constants, with which convolutions are rebuilt.
+    """
+
+    def __init__(
+        self, graph: Graph, sources: Mapping[Node, Node], gains: Gains, is_exact: bool, expands_filters: bool
+    ) -> None:
         self._graph, self._sources, self._gains, self._is_exact = graph, sources, gains, is_exact
+        self._expands_filters = expands_filters
+        self.folded: set[Node] = set()
         self._tables: dict[Operand, QuantizedConstant | None] = {}
         self._copies: dict[Operand, Operand] = {}
         self._builder = _NarrowBuilder()
@@ -95,7 +115,7 @@ class _NarrowReader:
             return self._match_gemm(node)
         if node.op is indexing.gather:
             return self._match_gather(node)
-        return None
+        return self._match_convolution(node) if self._expands_filters and node.op in _CONVOLUTIONS else None
 
     # Products ---------------------------------------------------------------------------------------------------------
 
@@ -224,6 +244,29 @@ class _NarrowReader:
         def build() -> Operand:
             y = pick(self._builder, _packed(self._builder, rows), self._copies[indices])
             return y if input.rank == 2 else self._builder.reshape(y, output.shape)
+
+        return build
+
+    def _match_convolution(self, node: Node) -> Callable[[], Operand] | None:
+        """A convolution with a filter that is dequantised now: no kernel of an engine reads narrow filters."""
+        input, filter = (node.inputs[name] for name in ("input", "filter"))
+        assert isinstance(input, Operand)
+        assert isinstance(filter, Operand)
+        # Engines multiply integers if both operands have 8 bits.
+        if (table := self._table(filter)) is None or _is_quantised(input):
+            return None
+        producer = filter.node
+        while producer is not None:
+            self.folded.add(self._sources[producer])
+            producer = producer.operands[0].node
+
+        def build() -> Operand:
+            arrays = [table.numbers, table.scale, table.zero_point]
+            wide = constant(self._builder, share("dequantised", arrays, table.widen), filter.data_type)
+            (y,) = add_like(
+                self._builder, node, lambda operand: wide if operand is filter else self._copies[operand], node.label
+            )
+            return y
 
         return build
 

@@ -26,6 +26,7 @@ class OnnxRuntime(Backend):
     families = "opweave.backends.onnxruntime.rules.families"
     # The engine runs one kernel for each operation.
     gains_from_loops = True
+    expands_filters = True
     takes_names = True
     stand_in_for_types = "reference"
     computes = frozenset(name for name, info in INFO.items() if info.bits >= 8 and name != POWERS)
@@ -70,7 +71,7 @@ class OnnxRuntime(Backend):
     def _on(self, plugin: Plugin) -> OnnxRuntime:
         backend = copy(self)  # shares the rules
         backend.plugin, backend._variants = plugin, {}
-        backend.gains_from_loops = backend.takes_names = False
+        backend.gains_from_loops = backend.takes_names = backend.expands_filters = False
         backend.computes = frozenset(ANY)
         backend.name, backend.stand_in = f"{self.name}:{plugin.short_provider}", OnnxRuntime.name
         backend.stand_in_for_types = OnnxRuntime.name
