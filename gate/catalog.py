@@ -18,6 +18,9 @@ CATALOG = ROOT / "tests" / "data" / "gate.toml"
 PACKAGES = ROOT / ".models"
 """Where `make models` installs the packages. Nothing is imported from there: only model files are read."""
 
+TOOLS = "tools"
+"""Folder of `PACKAGES` that has what the tools of quantisation import."""
+
 SHAPES = 6
 """How many input shapes a model with varying dimensions is run at."""
 
@@ -64,6 +67,7 @@ class Entry:
         version: the version of the package.
         file: the model's path inside the package.
         member: the model's path inside `file`, if that is a tar archive.
+        quantized: how ONNX Runtime's tools quantise the model before it is run (`quantize.TOOLS`); empty for not at all.
         bytes: the size of the model.
         small: whether `make test` runs it, too.
         unstable: how far its results may differ on other engines than ONNX Runtime; 0 for as far as any model's.
@@ -76,6 +80,7 @@ class Entry:
     version: str
     file: str
     member: str
+    quantized: str
     bytes: int
     small: bool
     unstable: float
@@ -100,7 +105,16 @@ class Entry:
                 path = Path(folder, self.member)
             if path.stat().st_size != self.bytes:
                 raise ValueError(f"{path} has {path.stat().st_size} bytes; the catalogue says {self.bytes}")
-            yield path
+            yield self._quantize(path, packages) if self.quantized else path
+
+    def _quantize(self, path: Path, packages: Path) -> Path:
+        """The quantised model, which is made once."""
+        from .quantize import quantize, types_of
+
+        target = packages / "quantized" / f"{self.name}.onnx"
+        if not target.exists():
+            quantize(self.quantized, path, target, self.feeds(types_of(path)), packages / TOOLS)
+        return target
 
     def feeds(self, types: Mapping[str, str]) -> list[dict[str, np.ndarray]]:
         """The inputs of a call at each shape; `types` are the types of the inputs as ONNX Runtime writes them."""
@@ -156,6 +170,7 @@ def _entry(item: dict[str, Any], versions: Mapping[str, str]) -> Entry:
         versions[item["package"]],
         item["file"],
         item.get("member", ""),
+        item.get("quantized", ""),
         item["bytes"],
         item.get("small", False),
         item.get("unstable", 0.0),

@@ -331,6 +331,30 @@ def test_models_read_narrow_numbers(name: str, data_type: str) -> None:
     assert "q" not in packed
 
 
+@pytest.mark.parametrize("part", [(1, 1), (1, 6), (3, 6)], ids=["tensor", "columns", "blocks"])
+@pytest.mark.parametrize("data_type", ["uint2", "int2"])
+def test_numbers_of_two_bits_become_numbers_of_four(data_type: str, part: tuple[int, int]) -> None:
+    """Up to version 1.32, ONNX Runtime's own fusion reads beyond the weight if the columns are no multiple of 4."""
+    rng, low = np.random.default_rng(0), -2 if data_type == "int2" else 0
+    dtype = getattr(ml_dtypes, data_type)
+    numbers, zero = (rng.integers(low, low + 4, shape).astype(dtype) for shape in ((96, 6), part))
+    arrays, x = (numbers, (rng.integers(1, 64, part) / 512).astype("float32"), zero), exact_rows(5, 96)
+    wanted = x.astype(np.float64) @ real(arrays)
+    for context in (CPU, IEEE):
+        got, text = run(context, lambda b, x: b.matmul(x, dequantised(b, arrays)), x)
+        assert NARROW in text
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    shape: tuple[int, ...] = {(1, 1): (), (1, 6): (6,)}.get(part, part)
+    attributes = {} if not shape else {"axis": 1} if part[0] == 1 else {"axis": 0, "block_size": 32}
+    first = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], **attributes)
+    constants = {"q": numbers, "s": arrays[1].reshape(shape), "z": zero.reshape(shape)}
+    model = model_of([first, *MODELS["MatMul"]], {"x": ["rows", 96]}, constants)
+    model.opset_import[0].version, model.ir_version = 25, 13
+    for specialise in ("never", "always"):
+        (got,) = ow.InferenceSession(model, CPU, specialise=specialise).run(None, {"x": x})  # type: ignore[arg-type]
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("data_type", ["int8", "uint8"])
 def test_models_look_up_bytes_with_a_scale_for_each_column(data_type: str) -> None:
     numbers, scale, zero = quantised(data_type, (50, 24), (1, 24))

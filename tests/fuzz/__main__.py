@@ -36,6 +36,7 @@ CAMPAIGNS = {
     "loops-gpu-software": "loops",
     "narrow": "narrow",
     "narrow-openvino": "narrow",
+    "narrow-gpu-software": "narrow",
     "op-level": "op_level",
     "serve": "serve",
     "deployment": "deployment",

@@ -8,22 +8,36 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 
 import opweave as ow
 from fuzz.frame import Campaign, Finding
 
-TYPES = {"uint4": ml_dtypes.uint4, "int4": ml_dtypes.int4, "uint8": np.uint8, "int8": np.int8}
-RANGES = {"uint4": (0, 15), "int4": (-8, 7), "uint8": (0, 255), "int8": (-128, 127)}
+TYPES = {
+    "uint4": ml_dtypes.uint4,
+    "int4": ml_dtypes.int4,
+    "uint8": np.uint8,
+    "int8": np.int8,
+    "uint2": ml_dtypes.uint2,
+    "int2": ml_dtypes.int2,
+    "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+    "float8_e5m2": ml_dtypes.float8_e5m2,
+}
+COMMON = ("uint4", "int4", "uint8", "int8")
+"""Data types that the standard's form of quantised models has, and three of four cases."""
+
+RANGES = {"uint4": (0, 15), "int4": (-8, 7), "uint8": (0, 255), "int8": (-128, 127), "uint2": (0, 3), "int2": (-2, 1)}
 BLOCKS = (1, 2, 3, 7, 8, 16, 16, 20, 24, 32, 32, 48, 64, 96, 128, 256, 512)
-EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10}
-OPERATIONS = ("matmul", "matmul", "matmul", "gemm", "gemm", "gather", "conv2d")
+EPSILON = {"float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+FLOATS = {"float32": np.dtype("float32"), "float16": np.dtype("float16"), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+OPERATIONS = ("matmul", "matmul", "matmul", "gemm", "gemm", "gather", "conv2d", "conv2d")
 WAYS = ("graph", "graph", "named graph", "model", "dynamic model", "compiled model")
 SIGMAS = 8
 """Standard deviations of the sum of errors of rounding to 8 bits that a result may be off."""
@@ -53,7 +67,9 @@ class Weight:
     @property
     def largest(self) -> np.ndarray:
         """The number of all bits for each number, scaled."""
-        return 2.0 ** (4 if "4" in self.numbers.dtype.name else 8) * self.repeat(self.scale)
+        name = self.numbers.dtype.name
+        bits = 0 if name.startswith("float") else int(name.removeprefix("u").removeprefix("int"))
+        return 2.0**bits * self.repeat(self.scale)
 
 
 class Case:
@@ -63,8 +79,8 @@ class Case:
         self.r, self.numbers = rng, np.random.default_rng(rng.getrandbits(64))
         self.operation, self.way = rng.choice(OPERATIONS), rng.choice(WAYS)
         self.precision = rng.choice(["float32", "float32", "ieee"])
-        self.float_type = rng.choice(["float32", "float32", "float32", "float16"])
-        self.integer_type = rng.choice(list(TYPES))
+        self.float_type = rng.choice(["float32"] * 5 + ["float16"] * 2 + ["bfloat16"])
+        self.integer_type = rng.choice(COMMON if rng.random() < 0.75 else list(TYPES))
         self.is_exact = rng.random() < 0.5
         self.rows = rng.choice([1, 1, 2, 3, 17, 64])
         self.columns = rng.choice([1, 2, 5, 16, 33, 64, 130])
@@ -73,7 +89,7 @@ class Case:
         self.kind = rng.choice(["blocks", "blocks", "blocks", "columns", "tensor", "rows", "column blocks", "both"])
         if self.kind in ("column blocks", "both"):
             self.column_block = rng.choice([2, 3, 16, 32])
-            self.columns = self.column_block * rng.randint(1, 3)
+            self.columns = self.column_block * rng.randint(1, 4)
         blocks = rng.randint(1, max(1, 300 // self.inner_block))
         self.inner = (
             self.inner_block * blocks
@@ -91,16 +107,19 @@ class Case:
             "column blocks": (self.inner, self.columns // self.column_block),
             "both": (self.inner // self.inner_block, self.columns // self.column_block),
         }[self.kind]
-        low, high = RANGES[self.integer_type]
+        low, high = RANGES.get(self.integer_type, (-16, 16))
         draw = self.numbers.integers
         numbers = draw(low, high, (self.inner, self.columns), endpoint=True).astype(TYPES[self.integer_type])
+        is_float = self.integer_type.startswith("float")
         kind = self.r.choice(["none", "middle", "each", "one"])
+        kind = "none" if is_float else kind
         middle = 0 if low else (high + 1) // 2
         zero = {"none": np.zeros(part), "middle": np.full(part, middle), "one": np.full(part, draw(low, high))}.get(
             kind, draw(low, high, part, endpoint=True)
         )
         scale = draw(1, 64, part) / 512
-        return Weight(numbers, scale.astype(self.float_type), zero.astype(TYPES[self.integer_type]), kind != "none")
+        dtype = FLOATS[self.float_type]
+        return Weight(numbers, scale.astype(dtype), zero.astype(TYPES[self.integer_type]), kind != "none")
 
     def input(self, shape: Sequence[int], axis: int = -1) -> np.ndarray:
         """The other operand, whose terms are along `axis`."""
@@ -108,24 +127,29 @@ class Case:
             normal = self.numbers.normal(0, 1, shape)
             if self.r.random() < 0.2:  # blocks of zeros
                 np.moveaxis(normal, axis, -1)[..., : self.inner // 2] = 0
-            return normal.astype(self.float_type)
+            return normal.astype(FLOATS[self.float_type])
         x = self.numbers.integers(-127, 127, shape, endpoint=True)
         along = np.moveaxis(x, axis, -1)
         along[..., ::16] = 127  # the largest one of each block, whatever blocks an engine takes
-        return (x / 128).astype(self.float_type)
+        return (x / 128).astype(FLOATS[self.float_type])
 
 
 def limit(case: Case, x: np.ndarray, weight: Weight, wanted: np.ndarray) -> np.ndarray:
     """The largest allowed error of each element of `x @ weight`, for rows of `x`."""
-    real, size = weight.real, np.abs(x.astype(np.float64))
-    magnitude = size @ np.abs(real)
-    may_round = case.precision != "ieee"
-    if may_round:  # products by the numbers and by the zero points are added up apart, and then subtracted
-        magnitude = magnitude + size @ weight.largest
+    # Without "ieee", products by the numbers and by the zero points are added up apart, and then subtracted.
+    apart = weight.largest if case.precision != "ieee" else 0 * weight.largest
+    return limit_of(case, x, weight.real, apart, wanted, may_round=case.precision != "ieee")
+
+
+def limit_of(
+    case: Case, x: np.ndarray, real: np.ndarray, apart: np.ndarray, wanted: np.ndarray, *, may_round: bool
+) -> np.ndarray:
+    size = np.abs(x.astype(np.float64))
+    magnitude = size @ np.abs(real) + size @ apart
     # Sums in any order; in float16, the weights or the result may be rounded besides.
     bound = (4 + np.sqrt(len(real))) * EPSILON["float32"] * magnitude + 1e-30
-    if case.float_type == "float16":
-        bound += EPSILON["float16"] * (np.abs(wanted) + size @ np.abs(real)) + 2.0**-24
+    if case.float_type != "float32":
+        bound += EPSILON[case.float_type] * (np.abs(wanted) + size @ np.abs(real)) + 2.0**-24
     if may_round and not case.is_exact:
         step = size.max(axis=-1, keepdims=True) / 127
         worst = step / 2 * np.abs(real).sum(axis=0)
@@ -219,13 +243,13 @@ def gemm(case: Case) -> Problem:
     x, real = case.input((case.rows, case.inner)), weight.real
     wanted = alpha * (x.astype(np.float64) @ real)
     bound = alpha * limit(case, x, weight, wanted)
-    if case.float_type == "float16":
-        bound += EPSILON["float16"] * np.abs(wanted)
+    if case.float_type != "float32":
+        bound += EPSILON[case.float_type] * np.abs(wanted)
     if is_left:
         wanted, bound = wanted.T, bound.T
     rows, columns = wanted.shape
     shape = r.choice([None, (columns,), (1, columns), (rows, columns), (rows, 1), (1,), ()])
-    c = None if shape is None else np.asarray(case.numbers.normal(0, 1, shape)).astype(case.float_type)
+    c = None if shape is None else np.asarray(case.numbers.normal(0, 1, shape)).astype(FLOATS[case.float_type])
     c_is_constant = r.random() < 0.7
     if c is not None:
         wanted = wanted + beta * c.astype(np.float64)
@@ -267,7 +291,7 @@ def gather(case: Case) -> Problem:
     count = len(weight.numbers)
     shape = case.r.choice([(), (1,), (5,), (2, 3)])
     indices = case.numbers.integers(-count, count, shape).astype(case.r.choice(["int32", "int64"]))
-    exact = weight.real.astype(case.float_type)
+    exact = weight.real.astype(FLOATS[case.float_type])
 
     def build(b: Any, inputs: dict[str, Any]) -> Any:
         return b.gather(dequantised(b, weight), inputs["i"])
@@ -282,27 +306,52 @@ def gather(case: Case) -> Problem:
 
 
 def conv2d(case: Case) -> Problem:
-    """A convolution by 1 x 1: a product of channels."""
-    base = case.weight()
-    weight = turned(base)
-    x = case.input((1, 3, 4, case.inner))
-    real = base.real
-    wanted = x.astype(np.float64) @ real
-    bound = limit(case, x, base, wanted)
-    image, wanted, bound = (np.ascontiguousarray(a.transpose(0, 3, 1, 2)) for a in (x, wanted, bound))
+    """A convolution, whose filter is dequantised as a matrix, or as it is."""
+    r, base = case.r, case.weight()
+    kernel = r.choice([k for k in ((1, 1), (1, 1), (3, 3), (2, 1), (1, 5)) if case.inner % (k[0] * k[1]) == 0])
+    groups = r.choice([g for g in (1, 1, 2, case.columns) if case.columns % g == 0])
+    channels, columns = case.inner // (kernel[0] * kernel[1]), case.columns // groups
+    padding, strides = [r.choice([0, 0, 1, 2]) for _ in range(4)], [r.choice([1, 1, 2]) for _ in range(2)]
+    weight, shape = turned(base), [case.columns, channels, *kernel]
+    is_direct = weight.scale.shape[1] == 1 and r.random() < 0.5
+    height, width = kernel[0] + r.randint(0, 3), kernel[1] + r.randint(0, 4)
+    x = case.input((1, groups * channels, height, width), axis=1)
+    top, bottom, left, right = padding
+    padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), (top, bottom), (left, right)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, kernel, (2, 3))[:, :, :: strides[0], :: strides[1]]
+    results, bounds = [], []
+    for group in range(groups):
+        rows = windows[:, group * channels : (group + 1) * channels].transpose(0, 2, 3, 1, 4, 5)
+        rows = rows.reshape(*rows.shape[:3], -1)
+        real = base.real[:, group * columns : (group + 1) * columns]
+        results.append(rows @ real)
+        # The engine may compute a convolution by other sums of the elements, such as Winograd's.
+        bounds.append(4 * limit_of(case, rows, real, 0 * real, results[-1], may_round=False))
+    wanted, bound = (
+        np.ascontiguousarray(np.concatenate(parts, -1).transpose(0, 3, 1, 2)) for parts in (results, bounds)
+    )
+
+    def direct() -> Weight:
+        sizes = [len(weight.scale), 1, 1, 1]
+        arrays = weight.numbers.reshape(shape), weight.scale.reshape(sizes), weight.zero_point.reshape(sizes)
+        return Weight(*arrays, weight.has_zero)
 
     def build(b: Any, inputs: dict[str, Any]) -> Any:
-        filters = b.reshape(dequantised(b, weight), [case.columns, case.inner, 1, 1])
-        return b.conv2d(inputs["x"], filters)
+        filters = dequantised(b, direct()) if is_direct else b.reshape(dequantised(b, weight), shape)
+        return b.conv2d(inputs["x"], filters, padding=padding, strides=strides, groups=groups)
 
     def nodes(constants: dict[str, np.ndarray]) -> list[onnx.NodeProto]:
-        if (first := dequantises(weight, "w", constants)) is None:
+        if (first := dequantises(direct() if is_direct else weight, "w", constants)) is None:
             return []
-        constants["shape"] = np.array([case.columns, case.inner, 1, 1], np.int64)
-        steps = [helper.make_node("Reshape", ["w", "shape"], ["v"]), helper.make_node("Conv", ["x", "v"], ["y"])]
-        return [first, *steps]
+        pads = [top, left, bottom, right]
+        attributes: dict[str, Any] = {"pads": pads, "strides": strides, "group": groups}
+        if is_direct:
+            return [first, helper.make_node("Conv", ["x", "w"], ["y"], **attributes)]
+        constants["shape"] = np.array(shape, np.int64)
+        reshape = helper.make_node("Reshape", ["w", "shape"], ["v"])
+        return [first, reshape, helper.make_node("Conv", ["x", "v"], ["y"], **attributes)]
 
-    return Problem(build, nodes, {"x": image}, {"x": with_name(image, 2)}, wanted, bound)
+    return Problem(build, nodes, {"x": x}, {"x": with_name(x, 2)}, wanted, bound)
 
 
 def with_name(array: np.ndarray, axis: int) -> tuple[Any, ...]:
@@ -330,7 +379,7 @@ def run_model(case: Case, problem: Problem, context: ow.MLContext) -> tuple[np.n
     if not nodes:
         return None
     shapes = problem.named if case.way == "dynamic model" else {n: a.shape for n, a in problem.feeds.items()}
-    element = TensorProto.FLOAT if case.float_type == "float32" else TensorProto.FLOAT16
+    element = helper.np_dtype_to_tensor_dtype(FLOATS[case.float_type])
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), shapes[name])
         for name, array in problem.feeds.items()
@@ -338,17 +387,34 @@ def run_model(case: Case, problem: Problem, context: ow.MLContext) -> tuple[np.n
     outputs = [helper.make_tensor_value_info("y", element, [None] * problem.wanted.ndim)]
     initializers = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph(nodes, "narrow", inputs, outputs, initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    opset, version = (25, 13) if case.integer_type.endswith("int2") else (21, 10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=version)
     specialise: Any = "always" if case.way == "compiled model" else "auto"
     session = ow.InferenceSession(model, context, specialise=specialise)
     return session.run(["y"], problem.feeds)[0], False
 
 
-def compare(rng: random.Random, number: int, backend: str = "onnxruntime") -> str:
+@cache
+def context_of(backend: str, device: str, precision: str) -> ow.MLContext:
+    if device:
+        return ow.ml.create_context(device=device, backend=backend, precision=precision, drafts=True)  # type: ignore[call-overload]
+    return ow.ml.create_context(backend=backend, accelerated=False, precision=precision, drafts=True)  # type: ignore[call-overload]
+
+
+def obstacle(backend: str, device: str) -> str:
+    """Why a device cannot be used here; empty if it can."""
+    try:
+        context_of(backend, device, "float32")
+    except ow.MLError as error:
+        return str(error)
+    return ""
+
+
+def compare(rng: random.Random, number: int, backend: str = "onnxruntime", device: str = "") -> str:
     """Compute a case, and compare it with float64."""
     case = Case(rng)
     problem = PROBLEMS[case.operation](case)
-    context = ow.ml.create_context(backend=backend, accelerated=False, precision=case.precision, drafts=True)  # type: ignore[call-overload]
+    context = context_of(backend, device, case.precision)
     is_graph = case.way in ("graph", "named graph")
     try:
         result = (
@@ -381,7 +447,7 @@ def describe_case(case: Case) -> str:
 
 _CAMPAIGN = Campaign(
     "narrow",
-    "products with weights of 4 and 8 bits, and rows of such tables: graphs and models on cpu against float64",
+    "products and convolutions with weights of 2 to 8 bits, and rows of such tables: graphs and models against float64",
     compare,
     count=20000,
     short=120,
@@ -389,5 +455,25 @@ _CAMPAIGN = Campaign(
     outcomes=frozenset({"narrow", "result", "no such model"}),
 )
 
-_ALL = (_CAMPAIGN, _CAMPAIGN.on("openvino", compare, _CAMPAIGN.count))
+
+def _gpu(backend: str, device: str, count: int, short: int) -> Campaign:
+    return replace(
+        _CAMPAIGN,
+        name=f"narrow-{device}",
+        about=f"{_CAMPAIGN.about}, on {device}",
+        case=partial(compare, backend=backend, device=device),
+        count=count,
+        short=short,
+        batch=250,
+        memory=None,
+        seconds=120,
+        obstacle=partial(obstacle, backend, device),
+    )
+
+
+_ALL = (
+    _CAMPAIGN,
+    _CAMPAIGN.on("openvino", compare, _CAMPAIGN.count),
+    _gpu("webgpu", "gpu-software", 20_000, 40),
+)
 CAMPAIGNS = {campaign.name: campaign for campaign in _ALL}

@@ -306,7 +306,7 @@ def _table_of(node: Node) -> QuantizedConstant | None:
     """The operands of a dequantisation of constants that can be packed; None for others."""
     if not all(operand.is_constant for operand in node.operands):
         return None
-    table = QuantizedConstant(*(operand.value for operand in node.operands))
+    table = QuantizedConstant.of(*(operand.value for operand in node.operands))
     return table if table.is_usable else None
 
 

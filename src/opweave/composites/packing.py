@@ -11,8 +11,10 @@ import numpy as np
 from ..core.dtypes import INFO, TypeInfo, numpy_type
 from ..support.errors import require
 
-NARROW = ("uint4", "int4", "uint8", "int8")
-"""Data types of numbers that are packed."""
+NARROW = ("uint2", "int2", "uint4", "int4", "uint8", "int8")
+"""Data types of numbers that are packed; those of 2 bits as numbers of 4."""
+
+_OF_FOUR_BITS = {"uint2": "uint4", "int2": "int4"}
 
 ROUNDED_BLOCK = 32
 """A single block is padded to a multiple of this count of numbers, so that kernels can divide it into their blocks."""
@@ -34,6 +36,15 @@ class QuantizedConstant:
     numbers: np.ndarray
     scale: np.ndarray
     zero_point: np.ndarray
+
+    @classmethod
+    def of(cls, numbers: np.ndarray, scale: np.ndarray, zero_point: np.ndarray) -> QuantizedConstant:
+        """The constant with numbers of 4 or 8 bits, for numbers that may have 2."""
+        wide = _OF_FOUR_BITS.get(numbers.dtype.name)
+        if wide is None:
+            return cls(numbers, scale, zero_point)
+        dtype = numpy_type(wide)
+        return cls(numbers.astype(dtype), scale, zero_point.astype(dtype))
 
     @property
     def is_usable(self) -> bool:

@@ -1,6 +1,7 @@
 """Let whole ONNX models multiply by narrow weights, and look up rows of narrow tables, in kernels that read them as they are.
 
-The engine itself fuses few forms of DequantizeLinear with a product, and expands other matrices at each run. Here, all forms
+The engine itself fuses few forms of DequantizeLinear with a product (those of 2 bits wrongly, up to version 1.32), and expands
+other matrices at each run. Here, all forms
 that `narrow` can bring to the kernels are packed once, when the model is loaded. `compile.narrow` does the same for graphs.
 Weights of convolutions, for which there are no such kernels, are widened once.
 """
@@ -355,7 +356,7 @@ class _NarrowModel:
             zero_point = np.zeros(scale.shape, numbers.dtype)
         if zero_point.dtype != numbers.dtype or zero_point.size != scale.size:
             return None
-        table = QuantizedConstant(numbers, scale.reshape(part), zero_point.reshape(part))
+        table = QuantizedConstant.of(numbers, scale.reshape(part), zero_point.reshape(part))
         return table if table.is_usable else None
 
     # Values -----------------------------------------------------------------------------------------------------------
