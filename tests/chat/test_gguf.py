@@ -10,8 +10,10 @@ import pytest
 from support import tiny_models
 from support.tiny_models import gguf
 
-from opweave import DataError, MLError, NotSupportedError
+import opweave as ow
+from opweave import DataError, MLError, NotSupportedError, composites
 from opweave.chat import GGUF
+from opweave.chat.gguf import FORMATS
 
 
 def written(path: Path, name: str, rows: int = 3, columns: int = 512) -> np.ndarray:
@@ -27,7 +29,10 @@ def written(path: Path, name: str, rows: int = 3, columns: int = 512) -> np.ndar
     return data
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"])
+QUANTIZED = [form.name for form in FORMATS.values() if form.blocks is not None]
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
 def test_gguf_blocks_equal_package_gguf(name: str, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     data = written(path, name)
@@ -38,8 +43,40 @@ def test_gguf_blocks_equal_package_gguf(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(weight.real(np.array([2, 0])), weight.real()[[2, 0]])
     blocks = weight.blocks()
     assert blocks is not None
-    assert blocks.numbers.max() < 2**blocks.bits
-    assert (blocks.minimum is not None) == (name in ("Q4_1", "Q4_K"))
+    assert blocks.numbers.max() < 2**blocks.all_bits
+    assert (blocks.minimum is not None) == (name in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"))
+    assert blocks.for_cpu().bits == (4 if name in ("Q4_0", "Q4_1", "Q2_K", "Q3_K", "Q4_K") else 8)
+    np.testing.assert_allclose(blocks.for_cpu().real(), wanted, rtol=1e-6, atol=1e-6 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_blocks_take_the_memory_of_the_file(name: str, tmp_path: Path) -> None:
+    """As operands for GPUs; scales of float32 were float16, and IQ4_NL has levels of 8 bits instead of indices of 4."""
+    path = tmp_path / "x.gguf"
+    data = written(path, name)
+    blocks = GGUF(path).weights["w"].blocks()
+    assert blocks is not None
+    arrays = [value for value in blocks.operands.values() if isinstance(value, np.ndarray)]
+    size = sum(array.nbytes // 2 if array.dtype == np.float32 else array.nbytes for array in arrays)
+    # Fields of 4 and 6 bits, which are scales of scales, become bytes.
+    assert size <= data.nbytes * {"IQ4_NL": 2, "Q2_K": 1.2}.get(name, 1.13 if name.endswith("K") else 1)
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_products_of_formats_equal_dequantised_ones(name: str, device: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    data = written(path, name, rows=12)
+    matrix = gguf.dequantize(data, gguf.GGMLQuantizationType[name]).astype(np.float64)
+    blocks = GGUF(path).weights["w"].blocks()
+    assert blocks is not None
+    x = np.random.default_rng(3).standard_normal((2, 512)).astype(np.float32)
+    with ow.ml.create_context(device=device):
+        y = np.asarray(composites.matmul_n_bits(x, **blocks.operands))
+        rows = np.asarray(composites.gather_n_bits(indices=np.int32([3, 0, -1]), width=512, **blocks.operands))
+    wanted = x @ matrix.T
+    np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+    np.testing.assert_allclose(rows, matrix[[3, 0, -1]], rtol=1e-5, atol=1e-6 * np.abs(matrix).max())
 
 
 def test_gguf_maps_floats_of_the_file(tmp_path: Path) -> None:
@@ -48,6 +85,8 @@ def test_gguf_maps_floats_of_the_file(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_tensor("single", values.astype(np.float32))
     writer.add_tensor("half", values.astype(np.float16))
+    bits = gguf.quantize(values.astype(np.float32), gguf.GGMLQuantizationType.BF16)
+    writer.add_tensor("brain", bits, raw_dtype=gguf.GGMLQuantizationType.BF16)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -59,6 +98,9 @@ def test_gguf_maps_floats_of_the_file(tmp_path: Path) -> None:
     assert not single.flags.writeable
     np.testing.assert_array_equal(file.weights["half"].real(), values.astype(np.float16).astype(np.float32))
     assert file.weights["half"].blocks() is None
+    wanted = gguf.dequantize(bits, gguf.GGMLQuantizationType.BF16)
+    np.testing.assert_array_equal(file.weights["brain"].real(), wanted)
+    assert file.weights["brain"].blocks() is None
 
 
 def test_metadata_of_all_types(tmp_path: Path) -> None:
@@ -176,8 +218,8 @@ def test_gguf_missing_file(tmp_path: Path) -> None:
 
 def test_gguf_rejects_unsupported_format(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
-    written(path, "Q5_0", columns=32)
-    with pytest.raises(NotSupportedError, match=r"w is Q5_0; F32, F16, Q4_0, Q4_1, Q8_0, Q4_K, Q6_K are read"):
+    written(path, "TQ2_0")
+    with pytest.raises(NotSupportedError, match=r"w is TQ2_0; F32, F16, Q4_0, .*, IQ4_NL, BF16 are read"):
         GGUF(path)
     path.write_bytes(b"GGUF" + b"\1\0\0\0" + bytes(40))
     with pytest.raises(NotSupportedError, match="of version 1; 2 and 3 are read"):

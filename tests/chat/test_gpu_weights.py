@@ -16,7 +16,9 @@ from opweave.context.graph import program_of
 TEXT = [int(k) for k in np.random.default_rng(5).integers(0, len(tiny_models.TOKENS), 70)]
 MIXED = {"attn_q": "Q4_0", "attn_v": "Q4_1", "attn_output": "F16", "ffn_gate": "Q8_0", "ffn_up": "Q4_1", "embd": "Q8_0"}
 MIXED |= {"blk.0.ffn_down": "Q4_K", "blk.1.ffn_down": "Q6_K"}
-FORMATS = {"mixed": MIXED} | {name: dict.fromkeys(["embd", *MATRICES], name) for name in ("Q4_0", "Q4_1", "Q8_0")}
+SMALL = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "F16", "BF16")
+FORMATS = {"mixed": MIXED} | {name: dict.fromkeys(["embd", *MATRICES], name) for name in SMALL}
+FORMATS |= {name: {"ffn_down": name} for name in ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")}
 
 
 def decoder_of(path: Path) -> Decoder:

@@ -635,7 +635,7 @@ HEADS = floats(1, 2, 3, 4)
         (
             composites.matmul_n_bits,
             Call(X, np.zeros((1, 1, 8), "uint8"), X[:1, :1], bits=3),
-            "bits must be 4 or 8, got 3",
+            "bits must be 2, 4 or 8, got 3",
         ),
         (
             composites.matmul_n_bits,
@@ -831,10 +831,12 @@ def test_pack_bits() -> None:
     packed = composites.pack_bits(numbers)
     assert packed.tolist() == [[0x10, 0x32, 0x54, 0x06], [0x98, 0xBA, 0xDC, 0x0E]]
     assert composites.pack_bits(numbers, bits=8).dtype == np.uint8
+    assert composites.pack_bits(numbers[0] % 4, bits=2).tolist() == [0b11100100, 0b100100]
+    assert composites.pack_bits(numbers[0] % 2, bits=1).tolist() == [0b0101010]
     with pytest.raises(ow.ValidationError, match=r"pack_bits: numbers must be integers in \[0, 16\)"):
         composites.pack_bits(np.array([16]))
-    with pytest.raises(ow.ValidationError, match="pack_bits: bits must be 4 or 8, got 2"):
-        composites.pack_bits(numbers, bits=2)
+    with pytest.raises(ow.ValidationError, match="pack_bits: bits must be 1, 2, 4 or 8, got 3"):
+        composites.pack_bits(numbers, bits=3)
 
 
 def test_attention_of_long_sequences() -> None:

@@ -458,47 +458,75 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
 # Small integers ------------------------------------------------------------------------------------------------------
 
 
-@case(composites.matmul_n_bits, rtol=2e-5, atol=2e-4, half=2e-2)
-def _(make: Make) -> tuple[Call, Sequence[Any]]:
-    bits, size = make.choice((4, 8)), make.choice((16, 32, 64))
-    inner, columns = make.integer(1, 100), make.integer(1, 20)
-    blocks = -(-inner // size)
-    x = make.array("x", (*make.shape(1, 3), inner), -1, 1)
-    numbers = make.random.integers(0, 2**bits, (columns, blocks, size))
-    scale = (make.random.integers(1, 9, (columns, blocks)) / 2 ** (bits + 1)).astype(x.dtype)
-    kind = make.choice(("none", "zero point", "minimum"))
-    zeros = make.random.integers(0, 2**bits, (columns, blocks)) if kind == "zero point" else None
-    minimum = make.array("x", (columns, blocks)) if kind == "minimum" else None
-    bias = make.array("x", (columns,)) if make.boolean() else None
-    middle = np.full((columns, blocks), 2 ** (bits - 1)) if zeros is None else zeros
-    if minimum is None:
-        blockwise = (numbers - middle[..., None]) * scale[..., None].astype(float)
-    else:
-        blockwise = numbers * scale[..., None].astype(float) + minimum[..., None]
-    matrix = blockwise.reshape(columns, -1)[:, :inner]
-    wanted = x.astype(float) @ matrix.T + (0 if bias is None else bias.astype(float))
-    packed = [None if array is None else composites.pack_bits(array, bits=bits) for array in (numbers, zeros)]
-    return Call(x, packed[0], scale, packed[1], bias, minimum, bits=bits, block_size=size), [wanted]
+@dataclass(frozen=True)
+class PackedMatrix:
+    """A matrix of packed numbers: the operands by name, the attributes, and the elements."""
+
+    operands: dict[str, Any]
+    attributes: dict[str, int]
+    elements: Any
 
 
-@case(composites.gather_n_bits, half=1e-3)
-def _(make: Make) -> tuple[Call, Sequence[Any]]:
-    bits, size = make.choice((4, 8)), make.choice((1, 3, 8, 16, 24, 32, 64))
-    width, rows = make.integer(1, 100), make.integer(1, 3) * (group := make.choice((1, 1, 2)))
+def packed_matrix(make: Make, rows: int, width: int, size: int, group: int = 1) -> PackedMatrix:
+    """Draw a matrix in blocks of `size` numbers; `group` adjacent rows share scales."""
+    bits, kind = make.choice((2, 4, 4, 8, 8)), make.choice(("none", "zero point", "minimum"))
+    with_upper = bits < 8 and size % 8 == 0 and kind != "zero point" and make.boolean()
+    upper_bits = make.choice((1, 2)[: bits // 2]) if with_upper else 0
     blocks = -(-width // size)
-    numbers = make.random.integers(0, 2**bits, (rows, blocks * size))
-    scale = make.array("x", (rows // group, blocks), 0.5, 1)
-    zeros = make.random.integers(0, 2**bits, scale.shape) if make.boolean() else None
-    middle = np.full(scale.shape, 2 ** (bits - 1)) if zeros is None else zeros
-    spread = [np.repeat(np.repeat(values, size, 1), group, 0) for values in (middle, scale.astype(float))]
-    table = ((numbers - spread[0]) * spread[1])[:, :width]
-    indices = make.random.integers(-rows, rows, make.shape(0, 2)).astype("int32")
-    if size * bits % 8:  # a block is no whole number of bytes
-        packed = composites.pack_bits(numbers[:, None, :width], bits=bits)
+    numbers = make.random.integers(0, 2 ** (bits + upper_bits), (rows, blocks * size))
+    units = make.choice([k for k in range(1, blocks + 1) if blocks % k == 0]) if make.boolean() else 0
+    operands: dict[str, Any] = dict.fromkeys(("zero_point", "minimum", "upper", "scale_unit", "minimum_unit"))
+
+    def of_blocks(name: str) -> Any:
+        """Draw scales or minima, and their units; return the real values."""
+        shape = rows // group, blocks
+        if units:
+            operands[name] = make.random.integers(1, 60, shape).astype(make.choice(("int8", "uint8")))
+            unit = operands[f"{name}_unit"] = make.array("x", (shape[0], units), 0.5, 1)
+            unit /= 64
+            return operands[name] * np.repeat(unit.astype(float), blocks // units, axis=1)
+        values = make.array("x", shape, 0.5, 1)
+        operands[name] = (values / 2**upper_bits).astype(values.dtype)
+        return operands[name].astype(float)
+
+    def spread(values: Any) -> Any:
+        return np.repeat(np.repeat(values, size, 1), group, 0)
+
+    scale = spread(of_blocks("scale"))
+    if kind == "minimum":
+        elements = numbers * scale + spread(of_blocks("minimum"))
     else:
-        packed = composites.pack_bits(numbers.reshape(rows, blocks, size), bits=bits)
-    zero_point = None if zeros is None else composites.pack_bits(zeros, bits=bits)
-    return Call(packed, scale, indices, zero_point, width=width, bits=bits, block_size=size), [table[indices]]
+        zeros = np.full((rows // group, blocks), 2 ** (bits + upper_bits - 1))
+        if kind == "zero point":
+            zeros = make.random.integers(0, 2**bits, zeros.shape)
+            operands["zero_point"] = composites.pack_bits(zeros, bits=bits)
+        elements = (numbers - spread(zeros)) * scale
+    is_whole = size * bits % 8 == 0
+    shaped = numbers.reshape(rows, blocks, size) if is_whole else numbers[:, None, :width]
+    operands["weight"] = composites.pack_bits(shaped % 2**bits, bits=bits)
+    if upper_bits:
+        operands["upper"] = composites.pack_bits(shaped >> bits, bits=upper_bits)
+    return PackedMatrix(operands, {"bits": bits, "upper_bits": upper_bits, "block_size": size}, elements[:, :width])
+
+
+@case(composites.matmul_n_bits, rtol=2e-5, atol=2e-4, half=5e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    inner, columns = make.integer(1, 100), make.integer(1, 20)
+    x = make.array("x", (*make.shape(1, 3), inner), -1, 1)
+    matrix = packed_matrix(make, columns, inner, make.choice((16, 32, 64)))
+    bias = make.array("x", (columns,)) if make.boolean() else None
+    wanted = x.astype(float) @ matrix.elements.T + (0 if bias is None else bias.astype(float))
+    return Call(x, bias=bias, **matrix.operands, **matrix.attributes), [wanted]
+
+
+@case(composites.gather_n_bits, half=2e-3)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    width, rows = make.integer(1, 100), make.integer(1, 3) * (group := make.choice((1, 1, 2)))
+    matrix = packed_matrix(make, rows, width, make.choice((1, 3, 8, 16, 24, 32, 64)), group)
+    indices = make.random.integers(-rows, rows, make.shape(0, 2)).astype("int32")
+    weight, scale = (matrix.operands.pop(name) for name in ("weight", "scale"))
+    call = Call(weight, scale, indices, **matrix.operands, width=width, **matrix.attributes)
+    return call, [matrix.elements[indices]]
 
 
 # Mathematics -------------------------------------------------------------------------------------------------------

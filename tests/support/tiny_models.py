@@ -37,10 +37,11 @@ def random_blocks(name: str, rows: int, columns: int, random: np.random.Generato
     """Random blocks of a format, as bytes [rows, bytes in a row]; their elements are small."""
     elements, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
     data = random.integers(0, 256, (rows, columns // elements, size)).astype(np.uint8)
-    largest = 1e-4 if name.endswith("K") else 0.01  # those of K are scales of scales
+    # Those of K are scales of scales.
+    largest = {"Q2_K": 3e-3, "Q3_K": 1e-3, "IQ4_NL": 1e-3}.get(name, 1e-4 if name.endswith("K") else 0.01)
     scales = random.uniform(largest / 10, largest, (*data.shape[:2], 2)).astype("<f2").view(np.uint8)
-    count = 2 if name in ("Q4_0", "Q8_0", "Q6_K") else 4
-    data[..., slice(-2, None) if name == "Q6_K" else slice(count)] = scales[..., :count]
+    count = 4 if name in ("Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K") else 2
+    data[..., slice(-count, None) if name in ("Q2_K", "Q3_K", "Q6_K") else slice(count)] = scales[..., :count]
     return data.reshape(rows, -1)
 
 
@@ -60,8 +61,8 @@ def write(
     Args:
         path: the file.
         architecture: of the network.
-        formats: the types of matrices by the ends of their names; others are F32. `ffn_down` alone is wide enough for Q4_K and
-            Q6_K.
+        formats: the types of matrices by the ends of their names; others are F32. `ffn_down` alone is wide enough for K
+            formats.
         metadata: strings, numbers, booleans and lists to add, or to replace; None leaves one out.
         extra: names of vectors to add.
         without: weights to leave out.
@@ -134,7 +135,7 @@ def write(
         array = random.standard_normal(shape) / np.sqrt(shape[-1]) * 2 + (1 if "norm" in name else 0)
         endings = [kind for end, kind in (formats or {}).items() if name.endswith(f"{end}.weight")]
         kind = gguf.GGMLQuantizationType[endings[0] if endings else "F32"]
-        if kind.name.endswith("K"):  # which gguf reads only
+        if kind.name.endswith(("K", "NL")):  # which gguf reads only
             stored = random_blocks(kind.name, shape[0], shape[-1], random)
         else:
             stored = gguf.quantize(array.astype(np.float32), kind)

@@ -1,7 +1,7 @@
 """GGUF files, mapped into memory: the metadata and the weights of a language model.
 
-The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Supported types of weights: F32, F16, Q4_0, Q4_1, Q8_0,
-Q4_K, Q6_K.
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. `FORMATS` has the supported types
+of weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ..composites.packing import unpack_codes
+from ..composites.packing import pack_codes, unpack_codes
+from ..core.dtypes import numpy_type
 from ..support.errors import DataError, NotSupportedError
 from ..support.names import short_repr
 
@@ -49,14 +50,27 @@ MAX_SIZE = 2**31 - 1
 class Blocks:
     """A quantized matrix, in the form of `composites.matmul_n_bits`.
 
-    Elements are `(numbers - 2 ** (bits - 1)) * scale`, or `numbers * scale + minimum` if there is a minimum. `packed` is uint8
-    [rows, blocks, block size * bits / 8]; `scale` and `minimum` are float32 [rows, blocks].
+    Elements are `(numbers - 2 ** (all_bits - 1)) * scales`, or `numbers * scales + minima` if there are minima.
+
+    Attributes:
+        bits: of the numbers in `packed`: 2, 4 or 8.
+        packed: uint8 [rows, blocks, block size * bits / 8].
+        scale: float32 [rows, blocks]; int8 or uint8 if there is a unit.
+        minimum: like `scale`.
+        upper: the upper bits of the numbers, `upper_bits` of each, uint8 [rows, blocks, block size * upper_bits / 8].
+        upper_bits: 0 without `upper`.
+        scale_unit: multiplied with the scales of adjacent blocks, float32 [rows, units].
+        minimum_unit: multiplied with the minima likewise.
     """
 
     bits: int
     packed: Array
     scale: Array
     minimum: Array | None = None
+    upper: Array | None = None
+    upper_bits: int = 0
+    scale_unit: Array | None = None
+    minimum_unit: Array | None = None
 
     @property
     def size(self) -> int:
@@ -65,18 +79,74 @@ class Blocks:
         return size
 
     @property
+    def all_bits(self) -> int:
+        """Bits of a number."""
+        return self.bits + self.upper_bits
+
+    @property
     def numbers(self) -> Array:
         """The numbers, uint8 [rows, blocks, block size]."""
-        return unpack_codes(self.packed, self.size, self.bits)
+        numbers = unpack_codes(self.packed, self.size, self.bits)
+        return (
+            numbers
+            if self.upper is None
+            else numbers | unpack_codes(self.upper, self.size, self.upper_bits) << self.bits
+        )
+
+    @property
+    def scales(self) -> Array:
+        """The scales as float32 [rows, blocks]."""
+        return _in_units(self.scale, self.scale_unit)
+
+    @property
+    def minima(self) -> Array | None:
+        """The values of the number 0 as float32 [rows, blocks]."""
+        return None if self.minimum is None else _in_units(self.minimum, self.minimum_unit)
 
     def real(self) -> Array:
         """The elements as float32 [rows, columns]."""
-        scale, numbers = self.scale[..., None], self.numbers.astype(np.float32)
-        if self.minimum is None:
-            values: Array = (numbers - np.float32(2 ** (self.bits - 1))) * scale
+        scale, numbers, minima = self.scales[..., None], self.numbers.astype(np.float32), self.minima
+        if minima is None:
+            values: Array = (numbers - np.float32(2 ** (self.all_bits - 1))) * scale
         else:
-            values = numbers * scale + self.minimum[..., None]
+            values = numbers * scale + minima[..., None]
         return values.reshape(len(values), -1)
+
+    @property
+    def operands(self) -> dict[str, Any]:
+        """The arguments of `composites.matmul_n_bits` and `composites.gather_n_bits` for these blocks."""
+        return {
+            "weight": self.packed,
+            "scale": self.scale,
+            "minimum": self.minimum,
+            "upper": self.upper,
+            "scale_unit": self.scale_unit,
+            "minimum_unit": self.minimum_unit,
+            "bits": self.bits,
+            "upper_bits": self.upper_bits,
+            "block_size": self.size,
+        }
+
+    def for_cpu(self) -> Blocks:
+        """The same elements with numbers of 4 or 8 bits, and one scale a block: the form of CPU kernels.
+
+        The middle of the numbers stays in the middle of their range, since kernels that round the input make an error
+        proportional to the distance from it.
+        """
+        bits = 4 if self.all_bits <= 4 else 8
+        if bits == self.bits and self.scale_unit is None:
+            return self
+        middle, scale, minima = 2 ** (bits - 1) - 2 ** (self.all_bits - 1), self.scales, self.minima
+        packed = self.packed if bits == self.bits else pack_codes(self.numbers + np.uint8(middle), bits)
+        return Blocks(bits, packed, scale, None if minima is None else minima - np.float32(middle) * scale)
+
+
+def _in_units(values: Array, unit: Array | None) -> Array:
+    """Values as float32 [rows, blocks], multiplied with the units of adjacent blocks."""
+    if unit is None:
+        return values
+    real: Array = values.astype(np.float32) * np.repeat(unit, values.shape[1] // unit.shape[1], axis=1)
+    return real
 
 
 def _in_pairs(packed: Array) -> Array:
@@ -91,39 +161,108 @@ def _in_pairs(packed: Array) -> Array:
     return pairs
 
 
+def _wide(field: Array) -> Array:
+    return field.astype(np.float32)
+
+
 def _q4_0(block: Array) -> Blocks:
-    return Blocks(4, _in_pairs(block["numbers"]), block["scale"].astype(np.float32))
+    return Blocks(4, _in_pairs(block["numbers"]), _wide(block["scale"]))
 
 
 def _q4_1(block: Array) -> Blocks:
-    return Blocks(4, _in_pairs(block["numbers"]), *(block[name].astype(np.float32) for name in ("scale", "minimum")))
+    return Blocks(4, _in_pairs(block["numbers"]), _wide(block["scale"]), _wide(block["minimum"]))
 
 
 def _q8_0(block: Array) -> Blocks:
-    return Blocks(8, block["numbers"] ^ 128, block["scale"].astype(np.float32))
+    return Blocks(8, block["numbers"] ^ 128, _wide(block["scale"]))
 
 
-def _q4_k(block: Array) -> Blocks:
-    """Eight blocks of 32. Scales and minima are 6-bit integers, times a scale that all eight blocks share."""
-    rows, fields = len(block), block["scales"]
+def _q5(block: Array, minimum: Array | None = None) -> Blocks:
+    """Numbers of 4 bits, whose upper bits are 32 contiguous bits."""
+    return Blocks(4, _in_pairs(block["numbers"]), _wide(block["scale"]), minimum, upper=block["upper"], upper_bits=1)
+
+
+def _q5_0(block: Array) -> Blocks:
+    return _q5(block)
+
+
+def _q5_1(block: Array) -> Blocks:
+    return _q5(block, _wide(block["minimum"]))
+
+
+_NONLINEAR = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+"""The levels of IQ4_NL."""
+
+
+def _iq4_nl(block: Array) -> Blocks:
+    """Indices into a table of bytes, which become numbers of 8 bits."""
+    levels = _NONLINEAR.view(np.uint8) ^ np.uint8(128)
+    indices = np.concatenate([block["numbers"] & 15, block["numbers"] >> 4], axis=-1)
+    return Blocks(8, levels[indices], _wide(block["scale"]))
+
+
+def _k_units(block: Array) -> dict[str, Any]:
+    return {"scale_unit": _wide(block["scale"]), "minimum_unit": -_wide(block["minimum"])}
+
+
+def _k_scales(block: Array) -> tuple[Array, Array]:
+    """The scales and minima of eight blocks of 32: 6-bit integers, times units that all eight blocks share."""
+    fields = block["scales"]
     first, second, third = (fields[..., k : k + 4] for k in (0, 4, 8))
     scales = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=-1)
     minima = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=-1)
-    scale = block["scale"].astype(np.float32)[..., None] * scales
-    minimum = -block["minimum"].astype(np.float32)[..., None] * minima
-    packed = _in_pairs(block["numbers"].reshape(rows, -1, 4, 32))
-    return Blocks(4, packed.reshape(rows, -1, 16), scale.reshape(rows, -1), minimum.reshape(rows, -1))
+    return scales.reshape(len(block), -1), minima.reshape(len(block), -1)
+
+
+def _q4_k(block: Array) -> Blocks:
+    rows = len(block)
+    packed = _in_pairs(block["numbers"].reshape(rows, -1, 4, 32)).reshape(rows, -1, 16)
+    return Blocks(4, packed, *_k_scales(block), **_k_units(block))
+
+
+def _bits_of_bytes(field: Array, bits: int, size: int) -> Array:
+    """Numbers of `bits` bits in blocks: of each 32 bytes, the lowest bits first, then the next ones."""
+    rows, shifts = len(field), np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    numbers = field.reshape(rows, -1, 1, 32) >> shifts & np.uint8(2**bits - 1)
+    return numbers.reshape(rows, -1, size)
+
+
+def _q5_k(block: Array) -> Blocks:
+    rows = len(block)
+    packed = _in_pairs(block["numbers"].reshape(rows, -1, 4, 32)).reshape(rows, -1, 16)
+    upper = pack_codes(_bits_of_bytes(block["upper"], 1, 32), 1)
+    return Blocks(4, packed, *_k_scales(block), upper=upper, upper_bits=1, **_k_units(block))
 
 
 def _q6_k(block: Array) -> Blocks:
     """Sixteen blocks of 16 6-bit numbers. `low` has the lower 4 bits, two numbers a byte, `high` the upper 2 bits."""
     rows = len(block)
-    low, high = block["low"].reshape(rows, -1, 2, 2, 32), block["high"].reshape(rows, -1, 2, 1, 32)
-    low = np.concatenate([low & 15, low >> 4], axis=-2)
-    high = high >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
-    numbers = (low | high << 4) + np.uint8(128 - 32)
-    scale = block["scale"].astype(np.float32)[..., None] * block["scales"]
-    return Blocks(8, numbers.reshape(rows, -1, 16), scale.reshape(rows, -1))
+    low = block["low"].reshape(rows, -1, 2, 2, 32)
+    low = np.concatenate([low & 15, low >> 4], axis=-2).reshape(rows, -1, 16)
+    upper = pack_codes(_bits_of_bytes(block["high"], 2, 16), 2)
+    scale, unit = block["scales"].reshape(rows, -1), _wide(block["scale"])
+    return Blocks(4, pack_codes(low, 4), scale, upper=upper, upper_bits=2, scale_unit=unit)
+
+
+def _q2_k(block: Array) -> Blocks:
+    """Sixteen blocks of 16 2-bit numbers, with 4-bit scales and minima."""
+    rows, fields = len(block), block["scales"]
+    packed = pack_codes(_bits_of_bytes(block["numbers"], 2, 16), 2)
+    return Blocks(2, packed, (fields & 15).reshape(rows, -1), (fields >> 4).reshape(rows, -1), **_k_units(block))
+
+
+def _q3_k(block: Array) -> Blocks:
+    """Sixteen blocks of 16 3-bit numbers, with 6-bit scales from -32. `upper` has the upper bits."""
+    rows, fields = len(block), block["scales"]
+    packed = pack_codes(_bits_of_bytes(block["numbers"], 2, 16), 2)
+    upper = pack_codes(_bits_of_bytes(block["upper"], 1, 16), 1)
+    low, high = fields[..., :8], fields[..., 8:]
+    scale = (
+        np.concatenate([low & 15, low >> 4], axis=-1)
+        | np.concatenate([high >> k & 3 for k in (0, 2, 4, 6)], axis=-1) << 4
+    )
+    scale = (scale - np.uint8(32)).view(np.int8).reshape(rows, -1)
+    return Blocks(2, packed, scale, upper=upper, upper_bits=1, scale_unit=_wide(block["scale"]))
 
 
 @dataclass(frozen=True)
@@ -142,19 +281,34 @@ class Format:
     blocks: Callable[[Array], Blocks] | None = None
 
 
-_SCALE, _MINIMUM = ("scale", "<f2"), ("minimum", "<f2")
+_SCALE, _MINIMUM, _UPPER, _SCALES = ("scale", "<f2"), ("minimum", "<f2"), ("upper", "u1", 4), ("scales", "u1", 12)
+_HALVES, _UPPER_K, _NUMBERS_K = ("numbers", "u1", 16), ("upper", "u1", 32), ("numbers", "u1", 128)
+_QUARTERS_K = ("numbers", "u1", 64)
+
+
+def _format(name: str, elements: int, fields: list[Any], blocks: Callable[[Array], Blocks]) -> Format:
+    return Format(name, elements, np.dtype(fields), blocks)
+
 
 FORMATS = {
     0: Format("F32", 1, np.dtype("<f4")),
     1: Format("F16", 1, np.dtype("<f2")),
-    2: Format("Q4_0", 32, np.dtype([_SCALE, ("numbers", "u1", 16)]), _q4_0),
-    3: Format("Q4_1", 32, np.dtype([_SCALE, _MINIMUM, ("numbers", "u1", 16)]), _q4_1),
-    8: Format("Q8_0", 32, np.dtype([_SCALE, ("numbers", "u1", 32)]), _q8_0),
-    12: Format("Q4_K", 256, np.dtype([_SCALE, _MINIMUM, ("scales", "u1", 12), ("numbers", "u1", 128)]), _q4_k),
-    14: Format("Q6_K", 256, np.dtype([("low", "u1", 128), ("high", "u1", 64), ("scales", "i1", 16), _SCALE]), _q6_k),
+    2: _format("Q4_0", 32, [_SCALE, _HALVES], _q4_0),
+    3: _format("Q4_1", 32, [_SCALE, _MINIMUM, _HALVES], _q4_1),
+    6: _format("Q5_0", 32, [_SCALE, _UPPER, _HALVES], _q5_0),
+    7: _format("Q5_1", 32, [_SCALE, _MINIMUM, _UPPER, _HALVES], _q5_1),
+    8: _format("Q8_0", 32, [_SCALE, ("numbers", "u1", 32)], _q8_0),
+    10: _format("Q2_K", 256, [("scales", "u1", 16), _QUARTERS_K, _SCALE, _MINIMUM], _q2_k),
+    11: _format("Q3_K", 256, [_UPPER_K, _QUARTERS_K, _SCALES, _SCALE], _q3_k),
+    12: _format("Q4_K", 256, [_SCALE, _MINIMUM, _SCALES, _NUMBERS_K], _q4_k),
+    13: _format("Q5_K", 256, [_SCALE, _MINIMUM, _SCALES, _UPPER_K, _NUMBERS_K], _q5_k),
+    14: _format("Q6_K", 256, [("low", "u1", 128), ("high", "u1", 64), ("scales", "i1", 16), _SCALE], _q6_k),
+    20: _format("IQ4_NL", 32, [_SCALE, _HALVES], _iq4_nl),
+    30: Format("BF16", 1, numpy_type("bfloat16")),
 }
 
-UNREAD = {6: "Q5_0", 7: "Q5_1", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 13: "Q5_K", 15: "Q8_K", 30: "BF16"}
+UNREAD = {9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S"}
+UNREAD |= {23: "IQ4_XS", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"}
 """Names of unsupported formats, for messages."""
 
 

@@ -114,8 +114,9 @@ class Model:
     Args:
         file: the model.
         quantized: whether to keep matrices quantized; otherwise they are converted to float32.
-        for_cpu: whether quantized matrices are packed for the kernels of CPUs: those of the same input in one product, with
-            the minima of blocks as weights (`composites.pack_blocks`). GPUs read minima as they are, and merge kernels.
+        for_cpu: whether quantized matrices are packed for the kernels of CPUs, with 4 or 8 bits a number: those of the same
+            input in one product, with the minima of blocks as weights (`composites.pack_blocks`). GPUs read numbers and minima
+            as they are, and merge kernels.
 
     Raises:
         NotSupportedError: `network` cannot build the network that the file describes.
@@ -274,6 +275,10 @@ class Model:
             x = b.gather(matrix["b"], tokens, label="token_embd")
         elif weight.format.blocks is None:
             x = _convert(b.gather(weight.data, tokens, label="token_embd"), "float32")
+        elif not self.for_cpu:
+            # The arrays of the product, if it has the same matrix.
+            matrix, _ = self._cache_matrix("token_embd", lambda: self._pack([weight]))
+            x = composites.gather_n_bits(b, indices=tokens, width=width, label="token_embd", **matrix)
         else:
             packed, scale, offset, bits = self._table(weight)
             blocks, size = scale.shape[1], width // scale.shape[1]
@@ -292,8 +297,9 @@ class Model:
         """
 
         def make() -> Matrix:
-            blocks: Blocks | None = weight.blocks()
-            assert blocks is not None
+            quantized: Blocks | None = weight.blocks()
+            assert quantized is not None
+            blocks = quantized.for_cpu()
             packed = composites.pack_bits(blocks.numbers, bits=blocks.bits)
             return {"weight": packed, "scale": blocks.scale, "minimum": blocks.minimum, "bits": blocks.bits}, 0
 
@@ -437,7 +443,9 @@ class Model:
 
     def _pack(self, weights: Sequence[Weight]) -> Matrix:
         blocks: Any = replace(weights[0], data=np.concatenate([weight.data for weight in weights])).blocks()
-        if self.for_cpu and blocks.minimum is not None:
+        if not self.for_cpu:
+            return blocks.operands, 0
+        blocks = blocks.for_cpu()
+        if blocks.minimum is not None:
             return composites.pack_blocks(blocks.numbers, blocks.scale, blocks.minimum, bits=blocks.bits)
-        operands = {"weight": blocks.packed, "scale": blocks.scale, "minimum": blocks.minimum}
-        return {**operands, "bits": blocks.bits, "block_size": blocks.size}, 0
+        return blocks.operands, 0

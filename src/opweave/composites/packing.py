@@ -197,12 +197,19 @@ def as_unsigned(numbers: np.ndarray) -> np.ndarray:
 
 
 def pack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Pack numbers of uint8 below 2 ** bits along the last axis, without a check; see `pack_bits`."""
+    """Pack numbers of uint8 below 2 ** bits along the last axis, without a check; see `pack_bits`. `bits` divides 8.
+
+    >>> pack_codes(np.uint8([1, 2, 3, 0, 1]), bits=2).tolist()
+    [57, 1]
+    """
     if bits == 8:
         return codes
-    # In the order of the memory: the caller transposes half of the bytes.
-    packed: np.ndarray = codes[..., ::2].copy(order="K")
-    packed[..., : codes.shape[-1] // 2] |= codes[..., 1::2] << 4
+    in_byte = 8 // bits
+    # In the order of the memory: the caller transposes some of the bytes.
+    packed: np.ndarray = codes[..., ::in_byte].copy(order="K")
+    for place in range(1, in_byte):
+        part = codes[..., place::in_byte]
+        packed[..., : part.shape[-1]] |= part << place * bits
     return packed
 
 
@@ -226,6 +233,7 @@ def unpack_codes(packed: np.ndarray, count: int, bits: int) -> np.ndarray:
     """
     if bits == 8:
         return packed[..., :count]
-    pairs = np.stack([packed & 15, packed >> 4], axis=-1)
-    numbers: np.ndarray = pairs.reshape(*packed.shape[:-1], 2 * packed.shape[-1])[..., :count]
+    in_byte, mask = 8 // bits, (1 << bits) - 1
+    parts = np.stack([packed >> place * bits & mask for place in range(in_byte)], axis=-1)
+    numbers: np.ndarray = parts.reshape(*packed.shape[:-1], in_byte * packed.shape[-1])[..., :count]
     return numbers

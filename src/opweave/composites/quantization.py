@@ -1,12 +1,14 @@
-"""Products by quantised weights, and rows of quantised tables, whose numbers of 4 or 8 bits are packed."""
+"""Products by quantised weights, and rows of quantised tables, whose numbers of 2 to 8 bits are packed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..core.dtypes import FLOATS, INDICES
+from ..core.dtypes import FLOATS, INDICES, DataType
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
 from ..core.shapes import blockwise_broadcasts_to
@@ -15,18 +17,93 @@ from ..ops.constants import constant
 from ..ops.reduction import narrow, widen
 from ..support.errors import require
 from .declare import declare
+from .integers import BYTES
+from .packing import pack_codes, unpack_codes
 
 if TYPE_CHECKING:
     from ..ops import Operations
 
 
+SCALES: tuple[DataType, ...] = (*FLOATS, *BYTES)
+"""Data types of scales and minima: those of results, or integers beside units."""
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """The operands and attributes of `matmul_n_bits` that describe the weight, or those of `gather_n_bits`."""
+
+    weight: Operand
+    scale: Operand
+    zero_point: Operand | None
+    minimum: Operand | None
+    upper: Operand | None
+    scale_unit: Operand | None
+    minimum_unit: Operand | None
+    bits: int
+    upper_bits: int
+    block_size: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether numbers have 4 or 8 bits in one operand, and scales are floats."""
+        return self.bits != 2 and self.upper is None and self.scale_unit is None and self.minimum_unit is None
+
+    def check(self, width: int, subject: str, data_type: DataType) -> None:
+        """Check packed rows of `width` numbers, and the scales of their blocks, for results of a data type."""
+        bits, upper_bits, block_size, weight = self.bits, self.upper_bits, self.block_size, self.weight
+        require(bits in (2, 4, 8), f"bits must be 2, 4 or 8, got {bits}")
+        require(block_size > 0, f"block_size must be greater than 0, got {block_size}")
+        rows, blocks = weight.shape[0], -(-width // block_size)
+        if block_size * bits % 8:
+            check_shape([rows, 1, -(-width * bits // 8)], f"numbers of {bits} bits for {subject}", weight=weight)
+        else:
+            packed = [rows, blocks, block_size * bits // 8]
+            check_shape(packed, f"blocks of {block_size} numbers of {bits} bits for {subject}", weight=weight)
+        if self.upper is None:
+            require(upper_bits == 0, f"upper_bits must be 0 without upper, got {upper_bits}")
+        else:
+            rule = f"upper_bits must be 1 or 2, and fewer than the {bits} bits of weight, which must be 2 or 4"
+            require(upper_bits in (1, 2) and upper_bits < bits < 8, f"{rule}, got {upper_bits}")
+            require(block_size % 8 == 0, f"block_size must be a multiple of 8 with upper, got {block_size}")
+            packed = [rows, blocks, block_size * upper_bits // 8]
+            check_shape(packed, f"blocks of {block_size} numbers of {upper_bits} bits", upper=self.upper)
+            require(self.zero_point is None, "zero_point and upper must not be given together")
+        require(self.zero_point is None or self.minimum is None, "zero_point and minimum must not be given together")
+        groups = self.scale.shape[0]
+        if not blockwise_broadcasts_to([groups], [rows]):
+            groups = rows
+        check_shape([groups, blocks], "one for each block", scale=self.scale)
+        check_shape([groups, -(-blocks * bits // 8)], f"{bits} bits for each block", zero_point=self.zero_point)
+        check_shape([groups, blocks], "one for each block", minimum=self.minimum)
+        _check_unit("scale", self.scale, self.scale_unit, data_type)
+        _check_unit("minimum", self.minimum, self.minimum_unit, data_type)
+
+
+def _check_unit(name: str, values: Operand | None, unit: Operand | None, data_type: DataType) -> None:
+    """Check that values are floats of a data type, or integers with a unit for adjacent blocks."""
+    if values is None:
+        require(unit is None, f"{name}_unit must come with {name}")
+        return
+    if unit is None:
+        require(values.data_type == data_type, f"{name} must be {data_type} without {name}_unit, got {values.desc}")
+        return
+    require(values.data_type in BYTES, f"{name} must be int8 or uint8 with {name}_unit, got {values.desc}")
+    groups, blocks = values.shape
+    fits = is_same_size(unit.shape[0], groups) and blockwise_broadcasts_to(unit.shape, values.shape)
+    rule = f"{name}_unit must have the {groups} rows of {name} and a divisor of its {blocks} blocks"
+    require(fits, f"{rule}, got {unit.desc}")
+
+
 @declare(
     input=Limits(FLOATS, ranks=(2, N)),
     weight=Limits(("uint8",), ranks=(3, 3)),
-    scale=Limits("input", ranks=(2, 2)),
+    scale=Limits(SCALES, ranks=(2, 2)),
     zero_point=Limits(("uint8",), ranks=(2, 2)),
     bias=Limits("input", ranks=(1, 1)),
-    minimum=Limits("input", ranks=(2, 2)),
+    minimum=Limits(SCALES, ranks=(2, 2)),
+    upper=Limits(("uint8",), ranks=(3, 3)),
+    scale_unit=Limits("input", ranks=(2, 2)),
+    minimum_unit=Limits("input", ranks=(2, 2)),
 )
 def matmul_n_bits(
     self: Builder,
@@ -36,79 +113,67 @@ def matmul_n_bits(
     zero_point: Operand | None = None,
     bias: Operand | None = None,
     minimum: Operand | None = None,
+    upper: Operand | None = None,
+    scale_unit: Operand | None = None,
+    minimum_unit: Operand | None = None,
     *,
     bits: int = 4,
     block_size: int = 32,
     accuracy: Literal["float32", "int8"] = "float32",
+    upper_bits: int = 0,
     label: str = "",
 ) -> Desc:
-    """Multiply by a block-quantized weight of 4 or 8 bits per number.
+    """Multiply by a block-quantized weight of 2 to 8 bits per number.
 
     Args:
         input: float32 or float16 [..., rows, inner].
-        weight: uint8 [columns, blocks, block_size * bits / 8], where the blocks cover `inner`; of two numbers in a byte the
-            first is in the lower half. `pack_bits` packs numbers like this. If a block is no whole number of bytes, the
+        weight: uint8 [columns, blocks, block_size * bits / 8], where the blocks cover `inner`; of the numbers in a byte the
+            first is in the lowest bits. `pack_bits` packs numbers like this. If a block is no whole number of bytes, the
             numbers of a column follow one another: [columns, 1, ceil(inner * bits / 8)].
-        scale: multiplied with the numbers of each block [columns, blocks]. With fewer rows, which divide `columns`, adjacent
-            columns share a scale.
+        scale: multiplied with the numbers of each block [columns, blocks], in the data type of `input`; int8 or uint8 if there
+            is a `scale_unit`. With fewer rows, which divide `columns`, adjacent columns share a scale.
         zero_point: uint8, subtracted from the numbers of each block first, in the rows of `scale`, and packed:
-            [columns, blocks] for 8 bits, [columns, ceil(blocks / 2)] for 4. Default: 2 ** (bits - 1).
+            [columns, ceil(blocks * bits / 8)]. Default: 2 ** (bits + upper_bits - 1).
         bias: added to the product [columns].
         minimum: instead of a zero point, the value of the number 0 in each block: `weight * scale + minimum`, in the shape of
-            `scale`. Formats that store a minimum for each block need it (GGUF's Q4_1, Q4_K).
-        bits: 4 or 8.
-        block_size: the count of numbers of a column that share a scale.
+            `scale`; int8 or uint8 if there is a `minimum_unit`. GGUF's Q4_1 stores a minimum for each block.
+        upper: uint8, the upper bits of the numbers, of which `weight` then has the lower ones; packed likewise
+            [columns, blocks, block_size * upper_bits / 8]. Numbers of 3, 5 and 6 bits waste no memory (GGUF's Q6_K).
+        scale_unit: multiplied with the scales [columns, units], in the rows of `scale`; adjacent blocks share a unit, so
+            `units` divides `blocks`. GGUF's Q4_K and its like have such units.
+        minimum_unit: multiplied with the minima likewise.
+        bits: 2, 4 or 8: of the numbers in `weight`.
+        block_size: the count of numbers of a column that share a scale; a multiple of 8 with `upper`.
         accuracy: "float32"; or the faster "int8", which allows the engine to quantise blocks of `input` to 8 bits, too.
+        upper_bits: 1 or 2 with `upper`, and fewer than `bits`; otherwise 0.
 
     Returns: `input @ ((weight - zero_point) * scale).T + bias`, in the data type of `input` [..., rows, columns].
-    Raises: shapes, bits or a block size that do not fit; a zero point and a minimum.
+    Raises: shapes, bits or a block size that do not fit; a zero point with a minimum or with upper bits; integers as scales
+        without a unit, or the reverse.
 
-    ONNX Runtime's MatMulNBits.
+    ONNX Runtime's MatMulNBits; units and upper bits are those of ggml (https://github.com/ggml-org/ggml).
 
     >>> weight = pack_bits(np.tile(np.uint8([8, 9]), 8)[None, None], bits=4)  # eight times 0, 1
     >>> matmul_n_bits(np.ones((1, 16), "float32"), weight, np.float32([[0.5]]), block_size=16).tolist()
     [[4.0]]
     """
     columns, inner = weight.shape[0], input.shape[-1]
-    _check_packed(weight, inner, "the last axis of input", scale, zero_point, minimum, bits, block_size)
+    packed = Packed(weight, scale, zero_point, minimum, upper, scale_unit, minimum_unit, bits, upper_bits, block_size)
+    packed.check(inner, "the last axis of input", input.data_type)
     check_shape([columns], "the number of columns", bias=bias)
-    require(zero_point is None or minimum is None, "zero_point and minimum must not be given together")
     return Desc(input.data_type, (*input.shape[:-1], columns))
-
-
-def _check_packed(
-    weight: Operand,
-    width: int,
-    subject: str,
-    scale: Operand,
-    zero_point: Operand | None,
-    minimum: Operand | None,
-    bits: int,
-    block_size: int,
-) -> None:
-    """Check packed rows of `width` numbers, and the scales of their blocks."""
-    require(bits in (4, 8), f"bits must be 4 or 8, got {bits}")
-    require(block_size > 0, f"block_size must be greater than 0, got {block_size}")
-    rows, blocks = weight.shape[0], -(-width // block_size)
-    if block_size * bits % 8:
-        check_shape([rows, 1, -(-width * bits // 8)], f"numbers of {bits} bits for {subject}", weight=weight)
-    else:
-        packed = [rows, blocks, block_size * bits // 8]
-        check_shape(packed, f"blocks of {block_size} numbers of {bits} bits for {subject}", weight=weight)
-    groups = scale.shape[0]
-    if not blockwise_broadcasts_to([groups], [rows]):
-        groups = rows
-    check_shape([groups, blocks], "one for each block", scale=scale)
-    check_shape([groups, -(-blocks * bits // 8)], f"{bits} bits for each block", zero_point=zero_point)
-    check_shape([groups, blocks], "one for each block", minimum=minimum)
 
 
 @declare(
     weight=Limits(("uint8",), ranks=(3, 3)),
-    scale=Limits(FLOATS, ranks=(2, 2)),
+    scale=Limits(SCALES, ranks=(2, 2)),
     indices=Limits(INDICES),
     zero_point=Limits(("uint8",), ranks=(2, 2)),
-    output=Limits("scale"),
+    minimum=Limits(SCALES, ranks=(2, 2)),
+    upper=Limits(("uint8",), ranks=(3, 3)),
+    scale_unit=Limits(FLOATS, ranks=(2, 2)),
+    minimum_unit=Limits(FLOATS, ranks=(2, 2)),
+    output=Limits(FLOATS),
 )
 def gather_n_bits(
     self: Builder,
@@ -116,28 +181,38 @@ def gather_n_bits(
     scale: Operand,
     indices: Operand,
     zero_point: Operand | None = None,
+    minimum: Operand | None = None,
+    upper: Operand | None = None,
+    scale_unit: Operand | None = None,
+    minimum_unit: Operand | None = None,
     *,
     width: int,
     bits: int = 4,
     block_size: int = 32,
+    upper_bits: int = 0,
     label: str = "",
 ) -> Desc:
-    """Pick rows of a block-quantized table of 4 or 8 bits per number, one for each index.
+    """Pick rows of a block-quantized table of 2 to 8 bits per number, one for each index.
 
     Args:
         weight: uint8, the packed rows of the table, in the form of `matmul_n_bits`: [rows, blocks, block_size * bits / 8].
-        scale: float32 or float16, multiplied with the numbers of each block [rows, blocks]. With fewer rows, which divide
-            those of the table, adjacent rows share a scale.
+        scale: multiplied with the numbers of each block [rows, blocks]: float32 or float16; int8 or uint8 if there is a
+            `scale_unit`. With fewer rows, which divide those of the table, adjacent rows share a scale.
         indices: int32, uint32 or int64, any rank; negative ones count from the end, others out of range are clamped.
         zero_point: uint8, subtracted from the numbers of each block first, in the rows of `scale`, and packed:
-            [rows, blocks] for 8 bits, [rows, ceil(blocks / 2)] for 4. Default: 2 ** (bits - 1).
+            [rows, ceil(blocks * bits / 8)]. Default: 2 ** (bits + upper_bits - 1).
+        minimum: instead of a zero point, the value of the number 0 in each block, as in `matmul_n_bits`.
+        upper: uint8, the upper bits of the numbers, as in `matmul_n_bits` [rows, blocks, block_size * upper_bits / 8].
+        scale_unit: float32 or float16, multiplied with the scales of adjacent blocks [rows, units], as in `matmul_n_bits`.
+        minimum_unit: multiplied with the minima likewise.
         width: the count of numbers of a row.
-        bits: 4 or 8.
-        block_size: the count of numbers of a row that share a scale.
+        bits: 2, 4 or 8: of the numbers in `weight`.
+        block_size: the count of numbers of a row that share a scale; a multiple of 8 with `upper`.
+        upper_bits: 1 or 2 with `upper`, and fewer than `bits`; otherwise 0.
 
-    Returns: `((weight - zero_point) * scale)[indices]`, in the data type of `scale` [..., width], with the axes of `indices`
-        first.
-    Raises: shapes, bits or a block size that do not fit.
+    Returns: `((weight - zero_point) * scale)[indices]`, in the data type of `scale`, or of its unit [..., width], with the
+        axes of `indices` first.
+    Raises: shapes, bits or a block size that do not fit, as in `matmul_n_bits`.
 
     ONNX Runtime's GatherBlockQuantized.
 
@@ -145,22 +220,24 @@ def gather_n_bits(
     >>> gather_n_bits(table, np.float32([[1], [0.5]]), np.int32([1, 0]), width=4, block_size=4).tolist()
     [[2.0, 2.5, 3.0, 3.5], [0.0, 1.0, 2.0, 3.0]]
     """
-    _check_packed(weight, width, "width", scale, zero_point, None, bits, block_size)
+    data_type = scale.data_type if scale_unit is None else scale_unit.data_type
+    packed = Packed(weight, scale, zero_point, minimum, upper, scale_unit, minimum_unit, bits, upper_bits, block_size)
+    packed.check(width, "width", data_type)
     require(width > 0, f"width must be greater than 0, got {width}")
     is_filled = 0 not in weight.shape[:1] or 0 in indices.shape
     require(is_filled, f"indices must be empty where a table has no rows, got {indices.desc} for {weight.desc}")
-    return Desc(scale.data_type, (*indices.shape, width))
+    return Desc(data_type, (*indices.shape, width))
 
 
 def pack_bits(numbers: np.ndarray, *, bits: int = 4) -> np.ndarray:
-    """Pack numbers of `bits` bits into bytes along the last axis; of two in a byte the first is in the lower half.
+    """Pack numbers of `bits` bits into bytes along the last axis; of those in a byte the first is in the lowest bits.
 
     Args:
         numbers: integers from 0 to 2 ** bits - 1.
-        bits: 4 or 8.
+        bits: 1, 2, 4 or 8.
 
     Returns:
-        A uint8 array; for 4 bits with half as many elements along the last axis, rounded up.
+        A uint8 array with `bits / 8` times as many elements along the last axis, rounded up.
 
     Raises:
         ValidationError: other bits, or numbers out of range.
@@ -168,7 +245,7 @@ def pack_bits(numbers: np.ndarray, *, bits: int = 4) -> np.ndarray:
     >>> pack_bits(np.array([[1, 2, 15]])).tolist()
     [[33, 15]]
     """
-    require(bits in (4, 8), f"pack_bits: bits must be 4 or 8, got {bits}")
+    require(bits in (1, 2, 4, 8), f"pack_bits: bits must be 1, 2, 4 or 8, got {bits}")
     array = np.asarray(numbers)
     fits = (
         array.dtype.kind in "iu" and array.ndim > 0 and (not array.size or (array.min() >= 0 and array.max() < 2**bits))
@@ -177,11 +254,7 @@ def pack_bits(numbers: np.ndarray, *, bits: int = 4) -> np.ndarray:
         bool(fits),
         f"pack_bits: numbers must be integers in [0, {2**bits}) along an axis, got {array.dtype} {array.shape}",
     )
-    if bits == 8:
-        return array.astype(np.uint8)
-    even = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, array.shape[-1] % 2)]).astype(np.uint8)
-    packed: np.ndarray = even[..., ::2] | even[..., 1::2] << 4
-    return packed
+    return pack_codes(array.astype(np.uint8), bits)
 
 
 def pack_blocks(
@@ -257,9 +330,77 @@ def _unpack(b: Operations, packed: Operand, bits: int) -> Operand:
     numbers = b.cast(packed, "float32")
     if bits == 8:
         return numbers
-    high = b.floor(numbers / 16)
-    pair = (b.reshape(half, [*packed.shape, 1]) for half in (numbers - high * 16, high))
-    return b.reshape(b.concat(list(pair), packed.rank), [*packed.shape[:-1], 2 * packed.shape[-1]])
+    parts, rest = list[Operand](), numbers
+    for _ in range(8 // bits - 1):
+        upper = b.floor(rest / 2**bits)
+        parts.append(rest - upper * 2**bits)
+        rest = upper
+    in_byte = [b.reshape(part, [*packed.shape, 1]) for part in (*parts, rest)]
+    joined = b.concat(in_byte, packed.rank)
+    return b.reshape(joined, [*packed.shape[:-1], 8 // bits * packed.shape[-1]])
+
+
+def _plain(b: Operations, p: Packed, width: int) -> Packed:
+    """The same weight with numbers of 4 or 8 bits in one operand, and floats as scales; constants stay constants."""
+    scale, minimum = _in_units(b, p.scale, p.scale_unit), p.minimum
+    if minimum is not None:
+        minimum = _in_units(b, minimum, p.minimum_unit)
+    if p.upper is None and p.bits != 2:
+        return Packed(p.weight, scale, p.zero_point, minimum, None, None, None, p.bits, 0, p.block_size)
+    parts = [(p.weight, p.bits, 0)]
+    if p.upper is not None:
+        parts.append((p.upper, p.upper_bits, p.bits))
+    is_constant = all(part.is_constant for part, _, _ in parts) and (p.zero_point is None or p.zero_point.is_constant)
+    bits = 4 if is_constant and p.bits + p.upper_bits <= 4 and p.block_size % 2 == 0 else 8
+    # The default zero point stays the middle of the numbers.
+    more = 0 if minimum is not None else 2 ** (bits - 1) - 2 ** (p.bits + p.upper_bits - 1)
+    rows, blocks = p.weight.shape[0], p.scale.shape[1]
+
+    def convert(parts: Sequence[tuple[Operand, int, int]], count: int, ends: int, shape: Sequence[int]) -> Operand:
+        """Numbers of the new width, from the first `count` numbers of rows, padded by `ends` and in a new shape."""
+        if all(part.is_constant for part, _, _ in parts):
+            codes = np.full((parts[0][0].value.shape[0], count), more, np.uint8)
+            for part, width, place in parts:
+                codes += unpack_codes(part.value.reshape(len(part.value), -1), count, width) << place
+            codes = np.pad(codes, [(0, 0), (0, ends)])
+            whole = codes.reshape(*shape[:-1], -1) if len(shape) > 2 else codes
+            return constant(b, np.ascontiguousarray(pack_codes(whole, bits)), "uint8")
+        total: Operand | float = float(more)
+        for part, width, place in parts:
+            flat = b.reshape(part, [part.shape[0], *_joined(part.shape[1:])])
+            total = _first(b, _unpack(b, flat, width), count) * 2**place + total
+        assert not isinstance(total, float)
+        return b.reshape(b.cast(b.pad(total, [0, 0], [0, ends]) if ends else total, "uint8"), shape)
+
+    of_block = p.block_size * bits // 8
+    count = blocks * p.block_size if p.block_size * p.bits % 8 == 0 else width
+    weight = convert(parts, count, blocks * p.block_size - count, [rows, blocks, of_block])
+    zero_point = p.zero_point
+    if zero_point is not None:
+        zero_point = convert([(zero_point, p.bits, 0)], blocks, 0, [p.scale.shape[0], -(-blocks * bits // 8)])
+    return Packed(weight, scale, zero_point, minimum, None, None, None, bits, 0, p.block_size)
+
+
+def _joined(shape: Sequence[int]) -> list[int]:
+    """A shape with all axes joined."""
+    total = shape[0]
+    for size in shape[1:]:
+        total = total * size
+    return [total]
+
+
+def _in_units(b: Operations, values: Operand, unit: Operand | None) -> Operand:
+    """Scales or minima of blocks, multiplied with the unit of adjacent blocks, in the data type of the unit."""
+    if unit is None:
+        return values
+    (rows, blocks), units = values.shape, unit.shape[1]
+    if values.is_constant and unit.is_constant:
+        repeated = np.repeat(unit.value.astype(np.float32), blocks // units, axis=1)
+        product = values.value.astype(np.float32) * repeated
+        return constant(b, product.astype(unit.value.dtype), unit.data_type)
+    parts = b.reshape(b.cast(values, "float32"), [rows, units, blocks // units])
+    product = parts * widen(b, b.reshape(unit, [rows, units, 1]))
+    return narrow(b, b.reshape(product, [rows, blocks]), unit)
 
 
 def _first(b: Operations, x: Operand, count: int) -> Operand:
@@ -339,10 +480,20 @@ def _(
     zero_point: Operand | None,
     bias: Operand | None,
     minimum: Operand | None,
+    upper: Operand | None,
+    scale_unit: Operand | None,
+    minimum_unit: Operand | None,
     bits: int,
     block_size: int,
     accuracy: Literal["float32", "int8"],
+    upper_bits: int,
 ) -> Operand:
+    packed = Packed(weight, scale, zero_point, minimum, upper, scale_unit, minimum_unit, bits, upper_bits, block_size)
+    if not packed.is_plain:
+        p = _plain(b, packed, input.shape[-1])
+        operands = (input, p.weight, p.scale, p.zero_point, bias, p.minimum)
+        plain: Operand = matmul_n_bits(b, *operands, bits=p.bits, block_size=block_size, accuracy=accuracy)
+        return plain
     columns = weight.shape[0]
     scale = _repeat_rows(b, scale, columns)
     if minimum is not None:
@@ -368,10 +519,21 @@ def _(
     scale: Operand,
     indices: Operand,
     zero_point: Operand | None,
+    minimum: Operand | None,
+    upper: Operand | None,
+    scale_unit: Operand | None,
+    minimum_unit: Operand | None,
     width: int,
     bits: int,
     block_size: int,
+    upper_bits: int,
 ) -> Operand:
+    packed = Packed(weight, scale, zero_point, minimum, upper, scale_unit, minimum_unit, bits, upper_bits, block_size)
+    if not packed.is_plain:
+        p = _plain(b, packed, width)
+        options = {"width": width, "bits": p.bits, "block_size": block_size}
+        plain: Operand = gather_n_bits(b, p.weight, p.scale, indices, p.zero_point, p.minimum, **options)
+        return plain
     rows = weight.shape[0]
 
     def pick(operand: Operand) -> Operand:
@@ -379,5 +541,13 @@ def _(
             return b.reshape(operand, operand.shape[1:])
         return b.gather(_repeat_rows(b, operand, rows), indices)
 
+    if minimum is not None:
+        picked = gather_n_bits(b, weight, scale, indices, width=width, bits=bits, block_size=block_size)
+        offsets = pick(b.transpose(_plus_multiple(b, minimum, scale, 2 ** (bits - 1)), permutation=[1, 0]))
+        blocks = scale.shape[1]
+        whole = [*offsets.shape[:-1], blocks, block_size]
+        repeated = b.expand(b.reshape(offsets, [*offsets.shape, 1]), whole)
+        repeated = _first(b, b.reshape(repeated, [*whole[:-2], blocks * block_size]), width)
+        return narrow(b, widen(b, picked) + repeated, scale)
     zeros = None if zero_point is None else pick(zero_point)
     return narrow(b, _dequantise(b, b.gather(weight, indices), pick(scale), zeros, width, bits, block_size), scale)

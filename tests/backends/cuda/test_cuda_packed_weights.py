@@ -8,7 +8,15 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from support import cuda_on_cpu
-from support.packed_products import Form, PackedKernels, PackedProduct, kernels_of, product_of, random_form
+from support.packed_products import (
+    Form,
+    PackedKernels,
+    PackedProduct,
+    kernels_of,
+    product_of,
+    random_form,
+    random_k_form,
+)
 from support.triton_on_cpu import interpreter
 from triton_cases import SMALL, F
 
@@ -58,6 +66,12 @@ FORMS = (
     Form(70, 45, 37, bits=8, block_terms=8),
     Form(33, 64, 64, block_terms=1, block_lines=8, others="zero_point"),
     Form(130, 96, 20, others="minimum"),
+    Form(1, 1024, 64, upper_bits=2, block_terms=16, others="scale_unit", units=4),  # Q6_K
+    Form(1, 1024, 36, upper_bits=1, others="minimum scale_unit minimum_unit", units=4),  # Q5_K
+    Form(2, 512, 33, bits=2, block_terms=16, others="minimum scale_unit minimum_unit", units=2),  # Q2_K
+    Form(1, 512, 12, bits=2, upper_bits=1, block_terms=16, others="scale_unit", units=2),  # Q3_K
+    Form(20, 64, 24, bits=2, upper_bits=1, block_terms=16, others="scale_unit"),
+    Form(1, 64, 24, bits=2, block_terms=8, others="zero_point"),  # words of two blocks
 )
 
 
@@ -73,6 +87,12 @@ def test_forms(form: Form, is_constant: bool) -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_random_forms(seed: int) -> None:
     check_form(random_form(np.random.default_rng(seed)), PLAIN, is_constant=seed % 3 > 0)
+
+
+@pytest.mark.long(rows=4)
+@pytest.mark.parametrize("seed", range(40))
+def test_random_forms_of_2_to_6_bits(seed: int) -> None:
+    check_form(random_k_form(np.random.default_rng(seed)), PLAIN, is_constant=seed % 3 > 0)
 
 
 def test_one_row_computes_four_lines_of_words() -> None:
@@ -94,6 +114,12 @@ TENSOR_FORMS = (
     Form(33, 64, 48, block_terms=64, block_lines=48, others="zero_point"),
     Form(40, 128, 64, others="zero_point", data_type="float16"),
     Form(40, 60, 64, bits=8, block_terms=1, block_lines=64),
+    Form(48, 256, 40, upper_bits=2, block_terms=16, others="scale_unit"),
+    Form(40, 256, 64, upper_bits=1, others="minimum scale_unit minimum_unit", units=2),
+    Form(40, 128, 48, bits=2, block_terms=16, others="minimum scale_unit minimum_unit"),
+    Form(40, 256, 64, bits=2, upper_bits=1, block_terms=16, others="scale_unit", units=4, data_type="float16"),
+    Form(40, 120, 48, upper_bits=2, block_terms=24, others="scale_unit", units=5),
+    Form(40, 72, 48, bits=2, block_terms=8, others="zero_point"),
 )
 KINDS: tuple[Literal["tf32x3", "tf32", "bfloat16", "float16"], ...] = ("tf32x3", "tf32", "bfloat16", "float16")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.packed_products import Form, kernels_of, product_of, random_form
+from support.packed_products import Form, kernels_of, product_of, random_form, random_k_form
 from support.webgpu_device import gpu_context
 from support.webgpu_kernels import kernel_count
 from support.wgsl_runner import PACKED, Runner
@@ -85,6 +85,12 @@ FORMS = (
     Form(1, 64, 24, block_terms=64, block_lines=24, others="zero_point"),  # one scale
     Form(70, 45, 37, bits=8, block_terms=8),
     Form(33, 64, 64, block_terms=1, block_lines=8, others="zero_point"),
+    Form(1, 512, 40, upper_bits=2, block_terms=16, others="scale_unit", units=2),  # Q6_K
+    Form(1, 512, 64, upper_bits=1, others="minimum scale_unit minimum_unit", units=2),  # Q5_K
+    Form(2, 512, 33, bits=2, block_terms=16, others="minimum scale_unit minimum_unit", units=2),  # Q2_K
+    Form(1, 256, 12, bits=2, upper_bits=1, block_terms=16, others="scale_unit"),  # Q3_K
+    Form(20, 256, 24, bits=2, upper_bits=1, block_terms=16, others="scale_unit"),
+    Form(1, 64, 24, bits=2, block_terms=8, others="zero_point"),  # words of two blocks
 )
 
 
@@ -104,6 +110,11 @@ def test_forms(form: Form, features: Features, is_constant: bool) -> None:
 @pytest.mark.parametrize("seed", range(24))
 def test_random_forms(seed: int) -> None:
     test_forms(random_form(np.random.default_rng(seed)), (FLOAT16, PACKED)[seed % 2], seed % 3 > 0)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_forms_of_2_to_6_bits(seed: int) -> None:
+    test_forms(random_k_form(np.random.default_rng(seed)), (FLOAT16, PACKED)[seed % 2], seed % 3 > 0)
 
 
 # Graphs ---------------------------------------------------------------------------------------------------------------

@@ -423,6 +423,8 @@ class _Writing:
             values = {name: reader.load(place, self.deep)}
             if isinstance(reader, QuantizedReader):
                 values = {name: reader.word(place)}
+                if upper := reader.upper_of_word(place):
+                    values[f"{name}_upper"] = upper
                 if reader.by_word:
                     block = reader.block_values(self._line(reader, n), chunk, self.deep)
                     values |= {f"{name}_{part}": text for part, text in block.items()}
@@ -478,7 +480,7 @@ class _Writing:
                 yield f"let t{c}_{k} = {self._total(few)};"
             if reader.by_word:
                 for h in halves:
-                    yield f"let g{c}_{k}_{h} = {_divided(few[h], reader.powers)};"
+                    yield f"let g{c}_{k}_{h} = {_divided(few[h], reader.powers(h))};"
                 few = [f"g{c}_{k}_{h}" for h in halves]
             for j, n in product(range(len(readers)), lines):
                 total = f"sum_{k}_{j}.{'xyzw'[n]}" if self.fours else f"sum_{k}_{j}"

@@ -9,6 +9,7 @@ from typing import Any
 from ....expr.gpu import Features
 from .epilogue import Epilogue
 from .problem import Matrix, Problem
+from .quantized import is_in_words
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,9 @@ class Section:
         if not self.along:
             return 0
         if many.quantized is not None:
-            return many.quantized.in_word if many.stride % many.quantized.in_word == 0 else 0
+            upper, numbers = many.quantized.upper, many.quantized.in_word
+            has_words = upper is None or is_in_words(upper, features)
+            return numbers if has_words and many.stride % numbers == 0 else 0
         is_half = many.source.desc.data_type == "float16"
         widths = (8, 4) if is_half and features.float16 and features.dialect.casts_halves else (4,)
         strides = [self.problems[0].terms, many.stride, *(stride for _, stride in many.stack)]

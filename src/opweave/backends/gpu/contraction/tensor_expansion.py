@@ -35,15 +35,15 @@ class QuantizedTile:
     @property
     def arguments(self) -> Mapping[str, Buffer]:
         """The arrays of the blocks, by the names of their pointers."""
-        q = self.quantized
-        named = {"b_scale": q.scale, "b_zero": q.zero_point, "b_minimum": q.minimum}
-        return {name: buffer for name, buffer in named.items() if buffer is not None}
+        return {f"b_{name}": buffer for name, buffer in self.quantized.arrays.items()}
 
     def start(self) -> Iterator[str]:
         q = self.quantized
         yield "b_line = tl.trans(column)"
         yield f"b_start = b_line * {self.matrix.stride // self.per_word}"
         yield f"b_shift = (tl.arange(0, {self.step}) % {self.per_word} * {q.bits})[None, :]"
+        if q.upper is not None:
+            yield f"b_upper_shift = (tl.arange(0, {self.step}) % {self.per_word} * {q.upper_bits})[None, :]"
         if q.rows > 1:
             yield f"b_row = b_line{f' // {q.block_lines}' if q.block_lines > 1 else ''}"
 
@@ -55,13 +55,24 @@ class QuantizedTile:
         yield f"b_packed = tl.load(b + (b_start + b_word){mask})"
         yield from self._spread("b_packed")
         yield f"b_numbers = (b_packed >> b_shift) & {(1 << q.bits) - 1}"
+        if q.upper is not None:
+            bits = q.upper_in_word
+            parts = 32 // bits
+            yield f"b_bits = tl.load(b_upper + (b_start + b_word) // {parts}{mask})"
+            yield f"b_bits = b_bits >> ((b_start + b_word) % {parts} * {bits})"
+            yield from self._spread("b_bits")
+            yield f"b_numbers |= ((b_bits >> b_upper_shift) & {(1 << q.upper_bits) - 1}) << {q.bits}"
         for name in self.arguments:
-            yield from self._block(name)
+            if name != "b_upper":
+                yield from self._block(name)
+        for name in ("b_scale", "b_minimum"):
+            if f"{name}_unit" in self.arguments:
+                yield f"{name}_tile *= {name}_unit_tile"
         numbers = f"tl.cast(b_numbers | {BIAS_BITS.removesuffix('u')}, tl.float32, bitcast=True)"
         if q.minimum is not None:
             value = f"({numbers} - {BIAS}.0) * b_scale_tile + b_minimum_tile"
         elif q.zero_point is not None:
-            value = f"({numbers} - ({BIAS}.0 + b_zero_tile)) * b_scale_tile"
+            value = f"({numbers} - ({BIAS}.0 + b_zero_point_tile)) * b_scale_tile"
         else:
             value = f"({numbers} - {BIAS + q.middle}.0) * b_scale_tile"
         if self.form == "tf32":
@@ -88,25 +99,29 @@ class QuantizedTile:
     def _block(self, name: str) -> Iterator[str]:
         """Define a value of the blocks for all elements of a tile: one for each line, word or element."""
         q, tile = self.quantized, f"{name}_tile"
+        # Packed zero points have fewer elements than blocks.
+        blocks = q.blocks if name == "b_zero_point" else self.arguments[name].desc.shape[1]
+        terms = q.block_terms * (q.blocks // blocks)
         exists, spreads = "", False
-        if q.is_whole(self.step):
-            block = f"begin // {q.block_terms}"
-        elif q.is_whole(self.per_word):
-            size = q.block_terms // self.per_word
+        if blocks == 1 or terms % self.step == 0:
+            block = f"begin // {terms}"
+        elif terms % self.per_word == 0:
+            size = terms // self.per_word
             block = f"b_word // {size}" if size > 1 else "b_word"
             exists, spreads = self._words_exist, True
         else:
             yield f"b_term = begin + tl.arange(0, {self.step})[None, :]"
-            block = f"b_term // {q.block_terms}" if q.block_terms > 1 else "b_term"
+            block = f"b_term // {terms}" if terms > 1 else "b_term"
             exists = f"b_term < {self.terms}" if self.terms % self.step else ""
         row = "b_row * {} + " if q.rows > 1 else ""
-        block = block if q.blocks > 1 else "0"
+        block = block if blocks > 1 else "0"
         mask = self._mask(exists, has_lines=self.is_ragged and q.rows > 1)
-        if name == "b_zero" and q.bits == 4:
-            yield f"{tile} = tl.load(b_zero + ({row.format(-(-q.blocks // 2))}({block}) // 2){mask})"
-            yield f"{tile} = ({tile}.to(tl.int32) >> (({block}) % 2 * 4)) & 15"
+        if name == "b_zero_point" and q.bits < 8:
+            in_byte = 8 // q.bits
+            yield f"{tile} = tl.load({name} + ({row.format(-(-blocks // in_byte))}({block}) // {in_byte}){mask})"
+            yield f"{tile} = ({tile}.to(tl.int32) >> (({block}) % {in_byte} * {q.bits})) & {(1 << q.bits) - 1}"
         else:
-            yield f"{tile} = tl.load({name} + ({row.format(q.blocks)}{block}){mask})"
+            yield f"{tile} = tl.load({name} + ({row.format(blocks)}{block}){mask})"
         yield f"{tile} = tl.cast({tile}, tl.float32)"
         if spreads:
             yield from self._spread(tile)

@@ -60,21 +60,32 @@ def _(
     zero_point: Traced | None,
     bias: Traced | None,
     minimum: Traced | None,
+    upper: Traced | None,
+    scale_unit: Traced | None,
+    minimum_unit: Traced | None,
     bits: int,
     block_size: int,
+    upper_bits: int,
 ) -> Products:
     """A product whose kernels read the packed weight."""
     columns, numbers = weight.shape[0], prod(weight.shape[1:]) * 8 // bits
     matrix = View(source_of(weight), (columns, input.shape[-1]), (numbers, 1))
     problem = product(View.of(source_of(input)), matrix, b_transpose=True)
+    others = {
+        "zero_point": zero_point,
+        "minimum": minimum,
+        "upper": upper,
+        "scale_unit": scale_unit,
+        "minimum_unit": minimum_unit,
+    }
     quantized = Quantized(
         bits,
         storage(input.data_type),
         block_terms=block_size,
         block_lines=columns // scale.shape[0],
         scale=source_of(scale),
-        zero_point=None if zero_point is None else source_of(zero_point),
-        minimum=None if minimum is None else source_of(minimum),
+        upper_bits=upper_bits,
+        **{name: source_of(operand) for name, operand in others.items() if operand is not None},
     )
     assert isinstance(problem.right, Matrix)
     problem = replace(problem, right=replace(problem.right, quantized=quantized))
@@ -83,24 +94,48 @@ def _(
 
 @gpu.lower(gather_n_bits)
 def _(
-    weight: Traced, scale: Traced, indices: Traced, zero_point: Traced | None, width: int, bits: int, block_size: int
+    weight: Traced,
+    scale: Traced,
+    indices: Traced,
+    zero_point: Traced | None,
+    minimum: Traced | None,
+    upper: Traced | None,
+    scale_unit: Traced | None,
+    minimum_unit: Traced | None,
+    width: int,
+    bits: int,
+    block_size: int,
+    upper_bits: int,
 ) -> Traced:
     """Rows of a packed table: only these rows are read, and expanded."""
-    rows, _, row_bytes = weight.shape
-    in_byte = 8 // bits
+    rows, (groups, blocks) = weight.shape[0], scale.shape
+    result = scale if scale_unit is None else scale_unit
 
-    def number(byte: Traced, place: Traced) -> Traced:
-        """One of the numbers of a byte, as float32; `place` is its index in the row of numbers."""
-        if in_byte == 1:
-            return cast(byte, "float32")
-        shift = cast(place % in_byte * bits, "uint32")
-        return cast((cast(byte, "uint32") >> shift) & 2**bits - 1, "float32")
+    def number(of: Traced, row: Traced, place: Traced, width: int) -> Traced:
+        """The number at a place of a row, as uint32; `of` has numbers of `width` bits."""
+        in_byte = 8 // width
+        at = place // in_byte
+        byte = cast(of[row, at] if of.rank == 2 else of[row, at // of.shape[2], at % of.shape[2]], "uint32")
+        return byte if in_byte == 1 else (byte >> cast(place % in_byte * width, "uint32")) & 2**width - 1
+
+    def value(of: Traced, unit: Traced | None, group: Traced, block: Traced) -> Traced:
+        """A scale or minimum, as float32."""
+        if unit is None:
+            return widen(of)[group, block]
+        return cast(of[group, block], "float32") * widen(unit)[group, block // (blocks // unit.shape[1])]
 
     def element(*p: Traced) -> Traced:
         row, k = position_from(indices[p[:-1]], rows), p[-1]
-        group, block, at = row // (rows // scale.shape[0]), k // block_size, k // in_byte
-        value = number(weight[row, at // row_bytes, at % row_bytes], k)
-        zero = 2.0 ** (bits - 1) if zero_point is None else number(zero_point[group, block // in_byte], block)
-        return narrow((value - zero) * widen(scale)[group, block], scale)
+        group, block = row // (rows // groups), k // block_size
+        code = number(weight, row, k, bits)
+        if upper is not None:
+            code = code + (number(upper, row, k, upper_bits) << bits)
+        whole, factor = cast(code, "float32"), value(scale, scale_unit, group, block)
+        if minimum is not None:
+            return narrow(whole * factor + value(minimum, minimum_unit, group, block), result)
+        zero: Traced | float = 2.0 ** (bits + upper_bits - 1)
+        if zero_point is not None:
+            zero = cast(number(zero_point, group, block, bits), "float32")
+        return narrow((whole - zero) * factor, result)
 
     return compute((*indices.shape, width), element)

@@ -184,6 +184,8 @@ def _has_fast_kernel(
     scale: Operand,
     zero_point: Operand | None,
     minimum: Operand | None,
+    scale_unit: Operand | None,
+    upper: Operand | None,
     bits: int,
     block_size: int,
     accuracy: str,
@@ -194,11 +196,28 @@ def _has_fast_kernel(
     With 8 bits and accuracy "float32", the kernel takes more than ten times as long. Minima as float zero points would make
     it slower still; the decomposition computes them by a separate product.
     """
+    if bits == 2 or any(operand is not None for operand in (minimum, scale_unit, upper)):
+        return False
     is_exact = precision == "ieee"
     form = form_of(weight, scale, zero_point, input.shape[-1], bits, block_size, is_exact=is_exact)
-    if minimum is not None or not form:
+    if not form:
         return False
     return form != "blocks" or bits == 4 or (accuracy == "int8" and not is_exact)
+
+
+def _has_lookup(
+    weight: Operand,
+    scale: Operand,
+    zero_point: Operand | None,
+    minimum: Operand | None,
+    scale_unit: Operand | None,
+    upper: Operand | None,
+    bits: int,
+    block_size: int,
+) -> bool:
+    """Whether the kernel that picks rows of a table supports all operands."""
+    is_plain = bits != 2 and minimum is None and scale_unit is None and upper is None
+    return is_plain and _has_blocks(weight, scale, zero_point, block_size)
 
 
 def _has_blocks(weight: Operand, scale: Operand, zero_point: Operand | None, block_size: int) -> bool:
@@ -313,10 +332,7 @@ def _multiply_in_floats(
     return ctx.cast(y, input.data_type)
 
 
-@ort.lower_contrib(
-    composites.gather_n_bits,
-    when=lambda weight, scale, zero_point, block_size: _has_blocks(weight, scale, zero_point, block_size),
-)
+@ort.lower_contrib(composites.gather_n_bits, when=_has_lookup)
 def _(
     ctx: Emitter,
     weight: Value,
