@@ -136,7 +136,7 @@ def matmul_n_bits(
             [columns, ceil(blocks * bits / 8)]. Default: 2 ** (bits + upper_bits - 1).
         bias: added to the product [columns].
         minimum: instead of a zero point, the value of the number 0 in each block: `weight * scale + minimum`, in the shape of
-            `scale`; int8 or uint8 if there is a `minimum_unit`. GGUF's Q4_1 stores a minimum for each block.
+            `scale` and the data type of `input`; int8 or uint8 if there is a `minimum_unit`. GGUF's Q4_1 has minima.
         upper: uint8, the upper bits of the numbers, of which `weight` then has the lower ones; packed likewise
             [columns, blocks, block_size * upper_bits / 8]. Numbers of 3, 5 and 6 bits waste no memory (GGUF's Q6_K).
         scale_unit: multiplied with the scales [columns, units], in the rows of `scale`; adjacent blocks share a unit, so
@@ -201,10 +201,11 @@ def gather_n_bits(
         indices: int32, uint32 or int64, any rank; negative ones count from the end, others out of range are clamped.
         zero_point: uint8, subtracted from the numbers of each block first, in the rows of `scale`, and packed:
             [rows, ceil(blocks * bits / 8)]. Default: 2 ** (bits + upper_bits - 1).
-        minimum: instead of a zero point, the value of the number 0 in each block, as in `matmul_n_bits`.
+        minimum: instead of a zero point, the value of the number 0 in each block, as in `matmul_n_bits`: float32 or float16; int8
+            or uint8 if there is a `minimum_unit`.
         upper: uint8, the upper bits of the numbers, as in `matmul_n_bits` [rows, blocks, block_size * upper_bits / 8].
         scale_unit: float32 or float16, multiplied with the scales of adjacent blocks [rows, units], as in `matmul_n_bits`.
-        minimum_unit: multiplied with the minima likewise.
+        minimum_unit: float32 or float16, multiplied with the minima likewise.
         width: the count of numbers of a row.
         bits: 2, 4 or 8: of the numbers in `weight`.
         block_size: the count of numbers of a row that share a scale; a multiple of 8 with `upper`.
