@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -14,6 +14,7 @@ from ..context.tensor import MLTensor
 from ..support.cache import Cache
 from ..support.errors import require
 from ..support.names import short_repr
+from .adapters import Adapter, AdapterSlots
 from .model import CacheType, Model, network
 from .sampling import CompiledSampler, Sampler
 from .transfer import read, write
@@ -38,19 +39,34 @@ class Decoder:
         context: the context to run in.
         room: maximum number of tokens in the cache.
         cache: the data type of the keys and values, "float32" or "float16".
+        adapters: adapters by name, each with a scale of 1. The graph has side products for the matrices that they change;
+            further adapters of these matrices may be loaded later. None: no side products.
+        adapter_rank: ranks of all adapters that are loaded at a time. Default: as many as `adapters` have.
 
     Raises:
-        ValidationError: the model was trained for less room, or the cache has another data type.
+        ValidationError: the model was trained for less room, the cache has another data type, or the adapters need more ranks.
+        DataError: an adapter belongs to another model.
 
     Attributes:
         tokens: the tokens in the cache.
     """
 
-    def __init__(self, model: Model, context: MLContext, room: int, *, cache: CacheType = "float32") -> None:
+    def __init__(
+        self,
+        model: Model,
+        context: MLContext,
+        room: int,
+        *,
+        cache: CacheType = "float32",
+        adapters: Mapping[str, Adapter] | None = None,
+        adapter_rank: int | None = None,
+    ) -> None:
         require(0 < room <= model.sizes.context, f"room must be in [1, {model.sizes.context}], got {room}")
         rule = f"cache must be {' or '.join(map(repr, get_args(CacheType)))}, got {short_repr(cache)}"
         require(isinstance(cache, str) and cache in get_args(CacheType), rule)
         self.model, self.context, self.room, self.cache = model, context, room, cache
+        require(bool(adapters) or adapter_rank is None, "adapter_rank must come with adapters")
+        self._slots = AdapterSlots(context, model, adapters, adapter_rank) if adapters else None
         self.tokens: list[int] = []
         self._is_on_host, self._is_built = context.backend.space.is_host, False
         self._graph: MLGraph | None = None
@@ -71,6 +87,62 @@ class Decoder:
     def forget(self, length: int) -> None:
         """Keep only the first `length` tokens in the cache."""
         del self.tokens[length:]
+
+    # Adapters ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def adapters(self) -> dict[str, float]:
+        """The scale of each adapter, by name."""
+        return {} if self._slots is None else self._slots.scales
+
+    def load_adapter(self, name: str, adapter: Adapter, scale: float = 1.0) -> None:
+        """Load an adapter; one of the same name is replaced. Nothing is compiled. The tokens in the cache are forgotten.
+
+        Args:
+            name: a name for the adapter.
+            adapter: the adapter.
+            scale: the factor of its side products, besides the scale of the file.
+
+        Raises:
+            ValidationError: the decoder was made without adapters, the adapter changes matrices that the first adapters do not
+                change, or there is no room for its rank.
+            DataError: it belongs to another model.
+        """
+        self._with_slots().load(name, adapter, scale)
+        self.forget(0)
+
+    def scale_adapters(self, scales: Mapping[str, float]) -> None:
+        """Change the scales of adapters; 0 switches one off. The tokens in the cache are forgotten if a scale changes.
+
+        Args:
+            scales: the new scales by name; other adapters keep theirs.
+
+        Raises:
+            ValidationError: there is no such adapter, or a scale is not finite.
+        """
+        slots = self._with_slots()
+        before = slots.scales
+        slots.scale(scales)
+        if slots.scales != before:
+            self.forget(0)
+
+    def drop_adapter(self, name: str) -> None:
+        """Forget an adapter, and the tokens in the cache. The adapter's rank becomes free for others.
+
+        Raises:
+            ValidationError: there is no such adapter.
+        """
+        self._with_slots().drop(name)
+        self.forget(0)
+
+    def _with_slots(self) -> AdapterSlots:
+        require(
+            self._slots is not None, "a decoder without side products takes no adapters: pass `adapters` to Decoder"
+        )
+        assert self._slots is not None
+        return self._slots
+
+    # Tokens -----------------------------------------------------------------------------------------------------------
 
     def feed(self, tokens: Sequence[int]) -> np.ndarray:
         """Read tokens.
@@ -120,7 +192,8 @@ class Decoder:
         """Run the graph for some tokens."""
         source = self._source(tokens)
         write(self.context, self._length, len(self.tokens))
-        inputs = {"tokens": source, "length": self._length, **self._past}
+        sides = {} if self._slots is None else self._slots.tensors
+        inputs = {"tokens": source, "length": self._length, **self._past, **sides}
         # The KV cache is updated in place: the same tensors are inputs and outputs.
         self.context.dispatch(self.graph, inputs, {"logits": self._logits, **self._past})
         self.tokens += tokens
@@ -143,7 +216,8 @@ class Decoder:
         """The graph of the network. It is compiled when it first runs."""
         if self._graph is None:
             builder = NamedBuilder(self.context)
-            self._graph = builder.build(network(builder, self.model, "new", self.room, self.cache))
+            shapes = None if self._slots is None else self._slots.shapes
+            self._graph = builder.build(network(builder, self.model, "new", self.room, self.cache, shapes))
         return self._graph
 
     def build(self) -> None:

@@ -41,6 +41,10 @@ class Metadata:
             raise DataError(f"{self._path} lacks {self._prefix}{name}")
         return default
 
+    def value(self, name: str, default: Any = None) -> Any:
+        """A property of any type, unchecked."""
+        return self._values.get(self._prefix + name, default)
+
     def text(self, name: str, default: Any = ...) -> Any:
         """A text."""
         return self._value(name, default, "text", lambda value: isinstance(value, str))

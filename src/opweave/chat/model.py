@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from .architectures import ARCHITECTURES
 from .gguf import GGUF, Blocks, Weight
 from .metadata import Metadata
 from .rotary_angles import RotaryAngles
+from .side_products import side_product
 
 Array = np.ndarray
 
@@ -28,7 +30,12 @@ CacheType = Literal["float32", "float16"]
 
 
 def network(
-    b: MLGraphBuilder, model: Model, new: int | str, room: int, cache: CacheType = "float32"
+    b: MLGraphBuilder,
+    model: Model,
+    new: int | str,
+    room: int,
+    cache: CacheType = "float32",
+    adapters: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, MLOperand]:
     """Build a step of a decoder, which reads new tokens and predicts the next one.
 
@@ -41,6 +48,7 @@ def network(
         new: the number of new tokens, or a name, for a graph that reads any number of tokens at once.
         room: maximum number of tokens in the keys and values.
         cache: "float32" or "float16", the data type of the keys and values.
+        adapters: the shapes of further inputs, for adapters: `AdapterSlots.shapes`.
 
     Returns:
         The outputs: `logits` [1, 1, words]; `key.N` and `value.N`, keys and values of the new tokens, to pass next time.
@@ -49,6 +57,8 @@ def network(
     tokens, length = b.input("tokens", "int32", [1, new]), b.input("length", "int32", [1])
     x = model.embedded(tokens)
     outputs = {}
+    if adapters:
+        model = model.with_adapters({name: b.input(name, "float32", shape) for name, shape in adapters.items()})
     for n in range(s.layers):
         h = model.normalized(x, f"blk.{n}.attn_norm")
         past = [b.input(f"{kind}.{n}", cache, [1, s.groups, room, s.size]) for kind in ("key", "value")]
@@ -167,8 +177,19 @@ class Model:
         )
         self._period = about.count("attention.sliding_window_pattern", self.architecture.period, least=0)
         self._tables: dict[tuple[int, bool, str], list[Array]] = {}
+        self._adapters: Mapping[str, MLOperand] = {}
         self._check_shapes(about)
         self._rotation.check()
+
+    def with_adapters(self, operands: Mapping[str, MLOperand]) -> Model:
+        """The model with side products, whose matrices are inputs of a graph. The copies share all arrays.
+
+        Args:
+            operands: the inputs for adapters by name.
+        """
+        adapted = copy(self)
+        adapted._adapters = operands
+        return adapted
 
     def _matrix_shape(self, name: str) -> tuple[int, int]:
         shape = self.file.weights[name].shape
@@ -409,13 +430,21 @@ class Model:
         Returns:
             For each matrix, a float32 operand [1, tokens, rows].
         """
+        x = _convert(x, "float32")
+        results = list(self._products(x, names))
+        for k, name in enumerate(names):
+            if f"{name}.lora_a" in self._adapters:
+                results[k] = results[k] + side_product(x, self._adapters, name)
+        return results
+
+    def _products(self, x: MLOperand, names: Sequence[str]) -> list[MLOperand]:
+        """The products of `linears`, without adapters."""
         weights = [self.file.weights[f"{name}.weight"] for name in names]
         biases = [self.file.weights[f"{name}.bias"].real() for name in names if f"{name}.bias" in self.file.weights]
-        x = _convert(x, "float32")
         is_quantized = self._is_quantized(weights[0])
         is_alike = len({weight.format.name for weight in weights}) == 1 and len(biases) in (0, len(names))
         if len(names) > 1 and not (is_quantized and is_alike and self.for_cpu):
-            return [self.linear(x, name) for name in names]
+            return [product for name in names for product in self._products(x, [name])]
         bias, label = np.concatenate(biases) if biases else None, ", ".join(names)
         if not is_quantized:
             matrix, _ = self._cache_matrix(label, lambda: ({"b": weights[0].real()}, 0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from ..support.errors import ValidationError
+from ..support.errors import ValidationError, require
+from ..support.names import short_repr
 from .common import PrecisionName, Verbose, app, console, errors
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ def chat(
     cache: Annotated[
         str, typer.Option(help="The data type of cached keys and values: float32 or float16.")
     ] = "float32",
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(help="A .gguf file of an adapter (LoRA) for the model, or PATH=SCALE. May be repeated."),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Maximum tokens of a reply. Default: up to the end of the context.")
     ] = None,
@@ -63,7 +68,7 @@ def chat(
     The line /new begins a new conversation; Ctrl-C stops a reply. Replies are written to standard output, everything else to
     standard error.
     """
-    from ..chat import GGUF, Conversation, Decoder, Model, Sampler, Vocabulary
+    from ..chat import GGUF, Adapter, Conversation, Decoder, Model, Sampler, Vocabulary
     from ..context.context import ml
 
     start = perf_counter()
@@ -74,7 +79,11 @@ def chat(
     place = ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]
     network = Model(file, for_cpu=place.backend.space.is_host)
     room = min(DEFAULT_ROOM, network.sizes.context) if context is None else context
-    decoder = Decoder(network, place, room, cache=cache)  # type: ignore[arg-type]
+    scales = _scales_of_files(adapter or [])
+    adapters = {path.stem: Adapter(path) for path in scales}
+    decoder = Decoder(network, place, room, cache=cache, adapters=adapters)  # type: ignore[arg-type]
+    if scales:
+        decoder.scale_adapters({path.stem: scale for path, scale in scales.items()})
     decoder.build()
     vocabulary = Vocabulary(file)  # last, because building it takes more memory for a while
     errors.print(Text(f"{model.name} on {device}, ready in {perf_counter() - start:.1f} s", "dim"))
@@ -96,6 +105,23 @@ def chat(
                 is_full = str(error).startswith("the context is full")
                 hint = ". /new begins a new conversation; --context makes more room" if is_full else ""
                 errors.print(Text(f"{error}{hint}", "yellow"), soft_wrap=True)
+
+
+def _scales_of_files(texts: Sequence[str]) -> dict[Path, float]:
+    """The files of adapters and their scales, from texts PATH or PATH=SCALE."""
+    scales: dict[Path, float] = {}
+    for text in texts:
+        path, separator, number = text.rpartition("=")
+        if not separator or Path(text).exists():
+            path, number = text, "1"
+        try:
+            scale = float(number)
+        except ValueError:
+            raise ValidationError(f"--adapter must be PATH or PATH=SCALE, got {short_repr(text)}") from None
+        stems = {other.stem for other in scales}
+        require(Path(path).stem not in stems, f"--adapter: two adapters have the name {short_repr(Path(path).stem)}")
+        scales[Path(path)] = scale
+    return scales
 
 
 def _lines() -> Iterator[str]:

@@ -201,8 +201,8 @@ def gather_n_bits(
         indices: int32, uint32 or int64, any rank; negative ones count from the end, others out of range are clamped.
         zero_point: uint8, subtracted from the numbers of each block first, in the rows of `scale`, and packed:
             [rows, ceil(blocks * bits / 8)]. Default: 2 ** (bits + upper_bits - 1).
-        minimum: instead of a zero point, the value of the number 0 in each block, as in `matmul_n_bits`: float32 or float16; int8
-            or uint8 if there is a `minimum_unit`.
+        minimum: instead of a zero point, the value of the number 0 in each block, as in `matmul_n_bits`: float32 or float16;
+            int8 or uint8 if there is a `minimum_unit`.
         upper: uint8, the upper bits of the numbers, as in `matmul_n_bits` [rows, blocks, block_size * upper_bits / 8].
         scale_unit: float32 or float16, multiplied with the scales of adjacent blocks [rows, units], as in `matmul_n_bits`.
         minimum_unit: float32 or float16, multiplied with the minima likewise.
