@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 import opweave as ow
 from opweave import DataError, NotSupportedError, ValidationError
-from opweave.chat import GGUF, Adapter, Decoder, Model
+from opweave.chat import GGUF, Decoder, LoRA, Model
 from opweave.cli import app
 
 CPU = ow.ml.create_context(device="cpu")
@@ -102,7 +102,7 @@ def test_adapters_equal_merged_weights_and_change_without_compiling(
         tmp_path / "b.gguf", weights, names_of(["attn_q", "ffn_down"], [1]), rank=2, alpha=None, seed=1
     )
     third = write_adapter(tmp_path / "c.gguf", weights, names_of(["attn_v"]), rank=1, seed=2, data_type=np.float16)
-    adapters = {name: Adapter(tmp_path / f"{name}.gguf") for name in "abc"}
+    adapters = {name: LoRA(tmp_path / f"{name}.gguf") for name in "abc"}
     network = Model(GGUF(path), quantized=False, for_cpu=device == "cpu")
     each = Decoder(network, context, 60, adapters={"a": adapters["a"]}, adapter_rank=6)
     check(each, merged(weights, (first, 1.0)))
@@ -134,7 +134,7 @@ def test_adapters_beside_quantized_weights(tmp_path: Path) -> None:
     formats = dict.fromkeys(["embd", *ALL], "Q4_1")
     weights = tiny_models.write(path, formats=formats)
     added = write_adapter(tmp_path / "a.gguf", weights, names_of(["attn_q", "attn_v", "ffn_up"]))
-    each = Decoder(Model(GGUF(path)), CPU, 60, adapters={"a": Adapter(GGUF(tmp_path / "a.gguf"))})
+    each = Decoder(Model(GGUF(path)), CPU, 60, adapters={"a": LoRA(GGUF(tmp_path / "a.gguf"))})
     found = np.array([each.feed([token]).copy() for token in TEXT])
     wanted = merged(weights, (added, 1.0))
     assert np.sqrt(((found - wanted) ** 2).mean()) < 0.05 * wanted.std()
@@ -166,7 +166,7 @@ def test_command_applies_adapters(model: tuple[Path, Weights], tmp_path: Path) -
 def test_scales_that_stay_keep_the_cache(model: tuple[Path, Weights], tmp_path: Path) -> None:
     path, weights = model
     write_adapter(tmp_path / "a.gguf", weights, names_of(["attn_q"]))
-    each = Decoder(Model(GGUF(path), quantized=False), CPU, 60, adapters={"a": Adapter(tmp_path / "a.gguf")})
+    each = Decoder(Model(GGUF(path), quantized=False), CPU, 60, adapters={"a": LoRA(tmp_path / "a.gguf")})
     each.feed(TEXT[:5])
     each.scale_adapters({"a": 1})
     assert each.tokens == TEXT[:5]
@@ -198,12 +198,12 @@ def test_damaged_adapters_are_refused(
 ) -> None:
     write_adapter(tmp_path / "a.gguf", model[1], [Q], **options)
     with pytest.raises(error, match=message):
-        Adapter(tmp_path / "a.gguf")
+        LoRA(tmp_path / "a.gguf")
 
 
 def test_adapters_of_other_models_are_refused(model: tuple[Path, Weights], tmp_path: Path) -> None:
     path, weights = model
-    network, one = Model(GGUF(path), quantized=False), Adapter
+    network, one = Model(GGUF(path), quantized=False), LoRA
     wide = {**weights, Q: np.zeros((32, 64))}
     write_adapter(tmp_path / "wide.gguf", wide, [Q])
     with pytest.raises(DataError, match=r"blk.0.attn_q.weight must be \[64, 64\], as in .*, got \[32, 64\]"):
@@ -221,7 +221,7 @@ def test_wrong_calls_are_refused(model: tuple[Path, Weights], tmp_path: Path) ->
     network = Model(GGUF(path), quantized=False)
     for name, endings in {"q": ["attn_q"], "v": ["attn_v"]}.items():
         write_adapter(tmp_path / f"{name}.gguf", weights, names_of(endings))
-    q, v = (Adapter(tmp_path / f"{name}.gguf") for name in "qv")
+    q, v = (LoRA(tmp_path / f"{name}.gguf") for name in "qv")
     plain = Decoder(network, CPU, 60)
     assert plain.adapters == {}
     with pytest.raises(ValidationError, match="without side products takes no adapters: pass `adapters` to Decoder"):

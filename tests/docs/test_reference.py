@@ -44,6 +44,7 @@ MODULES = [
 
 
 ELSEWHERE = {
+    "opweave.chat.adapters.LoRA": "chat.md",
     "opweave.chat.conversation.Conversation": "chat.md",
     "opweave.chat.decoder.Decoder": "chat.md",
     "opweave.chat.gguf.GGUF": "chat.md",

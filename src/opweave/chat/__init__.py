@@ -1,13 +1,13 @@
 """Language models from GGUF files: `opweave chat model.gguf`, and its parts.
 
 `Model` has the sizes and weights, `network` builds a graph from them, `Decoder` runs the graph and keeps the KV cache,
-`Adapter` is a low-rank change of the weights, `Vocabulary` converts between text and tokens, `Sampler` chooses tokens, and
+`LoRA` is a low-rank change of the weights, `Vocabulary` converts between text and tokens, `Sampler` chooses tokens, and
 `Conversation` combines all of them.
 """
 
 from __future__ import annotations
 
-from .adapters import Adapter
+from .adapters import LoRA
 from .conversation import Conversation, Reply
 from .decoder import Decoder
 from .gguf import GGUF
@@ -15,7 +15,7 @@ from .model import Model, network
 from .sampling import Sampler
 from .vocabulary import Vocabulary
 
-__all__ = ["GGUF", "Adapter", "Conversation", "Decoder", "Model", "Reply", "Sampler", "Vocabulary", "network"]
+__all__ = ["GGUF", "Conversation", "Decoder", "LoRA", "Model", "Reply", "Sampler", "Vocabulary", "network"]
 
 
 def __dir__() -> list[str]:

@@ -26,7 +26,7 @@ MAX_RANK = 2**16
 """Most ranks of an adapter. Those of published adapters have up to 256."""
 
 
-class Adapter:
+class LoRA:
     """An adapter from a GGUF file, as llama.cpp's `convert_lora_to_gguf.py` writes it.
 
     Args:
@@ -122,9 +122,7 @@ class AdapterSlots:
         DataError: an adapter belongs to another model.
     """
 
-    def __init__(
-        self, context: MLContext, model: Model, adapters: Mapping[str, Adapter], rank: int | None = None
-    ) -> None:
+    def __init__(self, context: MLContext, model: Model, adapters: Mapping[str, LoRA], rank: int | None = None) -> None:
         for adapter in adapters.values():
             adapter.check(model)
         self._context, self._model = context, model
@@ -157,7 +155,7 @@ class AdapterSlots:
         """The scale of each adapter, in the order in which they were loaded."""
         return {name: float(self._scales[k]) for k, name in enumerate(self._owners) if name is not None}
 
-    def load(self, name: str, adapter: Adapter, scale: float) -> None:
+    def load(self, name: str, adapter: LoRA, scale: float) -> None:
         """Load an adapter. One of the same name is replaced.
 
         Raises:

@@ -14,7 +14,7 @@ from ..context.tensor import MLTensor
 from ..support.cache import Cache
 from ..support.errors import require
 from ..support.names import short_repr
-from .adapters import Adapter, AdapterSlots
+from .adapters import AdapterSlots, LoRA
 from .model import CacheType, Model, network
 from .sampling import CompiledSampler, Sampler
 from .transfer import read, write
@@ -58,7 +58,7 @@ class Decoder:
         room: int,
         *,
         cache: CacheType = "float32",
-        adapters: Mapping[str, Adapter] | None = None,
+        adapters: Mapping[str, LoRA] | None = None,
         adapter_rank: int | None = None,
     ) -> None:
         require(0 < room <= model.sizes.context, f"room must be in [1, {model.sizes.context}], got {room}")
@@ -95,7 +95,7 @@ class Decoder:
         """The scale of each adapter, by name."""
         return {} if self._slots is None else self._slots.scales
 
-    def load_adapter(self, name: str, adapter: Adapter, scale: float = 1.0) -> None:
+    def load_adapter(self, name: str, adapter: LoRA, scale: float = 1.0) -> None:
         """Load an adapter; one of the same name is replaced. Nothing is compiled. The tokens in the cache are forgotten.
 
         Args:

@@ -177,7 +177,7 @@ class Model:
         )
         self._period = about.count("attention.sliding_window_pattern", self.architecture.period, least=0)
         self._tables: dict[tuple[int, bool, str], list[Array]] = {}
-        self._adapters: Mapping[str, MLOperand] = {}
+        self.side_operands: Mapping[str, MLOperand] = {}
         self._check_shapes(about)
         self._rotation.check()
 
@@ -188,7 +188,7 @@ class Model:
             operands: the inputs for adapters by name.
         """
         adapted = copy(self)
-        adapted._adapters = operands
+        adapted.side_operands = operands
         return adapted
 
     def _matrix_shape(self, name: str) -> tuple[int, int]:
@@ -433,8 +433,8 @@ class Model:
         x = _convert(x, "float32")
         results = list(self._products(x, names))
         for k, name in enumerate(names):
-            if f"{name}.lora_a" in self._adapters:
-                results[k] = results[k] + side_product(x, self._adapters, name)
+            if f"{name}.lora_a" in self.side_operands:
+                results[k] = results[k] + side_product(x, self.side_operands, name)
         return results
 
     def _products(self, x: MLOperand, names: Sequence[str]) -> list[MLOperand]:

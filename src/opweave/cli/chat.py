@@ -68,7 +68,7 @@ def chat(
     The line /new begins a new conversation; Ctrl-C stops a reply. Replies are written to standard output, everything else to
     standard error.
     """
-    from ..chat import GGUF, Adapter, Conversation, Decoder, Model, Sampler, Vocabulary
+    from ..chat import GGUF, Conversation, Decoder, LoRA, Model, Sampler, Vocabulary
     from ..context.context import ml
 
     start = perf_counter()
@@ -80,7 +80,7 @@ def chat(
     network = Model(file, for_cpu=place.backend.space.is_host)
     room = min(DEFAULT_ROOM, network.sizes.context) if context is None else context
     scales = _scales_of_files(adapter or [])
-    adapters = {path.stem: Adapter(path) for path in scales}
+    adapters = {path.stem: LoRA(path) for path in scales}
     decoder = Decoder(network, place, room, cache=cache, adapters=adapters)  # type: ignore[arg-type]
     if scales:
         decoder.scale_adapters({path.stem: scale for path, scale in scales.items()})
