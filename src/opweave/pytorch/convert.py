@@ -1,0 +1,371 @@
+"""From a program of PyTorch, a graph of ATen operators (`torch.fx`), to operations of a builder.
+
+Each node of the program gets a value: an operand, a tensor of PyTorch that is known now (parameters, buffers, what is computed
+from constants), or a Python value (numbers, sizes, lists). For a call of an operator, the first of these that works is used:
+
+1. The arguments are constants: PyTorch computes the result now, if it is small, or a view.
+2. The operator has a converter.
+3. PyTorch has a decomposition for the operator: that of this call alone is traced, and converted in place of the call.
+4. PyTorch runs the call, as a node of the graph (`fallback`).
+
+Programs are not decomposed beforehand: that would take seconds, and lose operators such as attention and normalisations.
+
+A program may write to tensors. Values here never change, so a write makes a new value, which replaces that of the tensor, of
+the tensors that it is a view of, and of their other views (`views`).
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils import _pytree
+
+from ..context.builder import NamedBuilder
+from ..context.context import MLContext
+from ..core.graph import Desc, MLOperand
+from ..core.sizes import Size
+from ..ops.constants import constant
+from ..support.errors import MLError, NotSupportedError, ValidationError
+from ..support.settings import STRICT
+from . import converters as converters  # importing them registers them
+from .control import CONTROL
+from .decompose import decompose
+from .fallback import Slot, TorchCall, add_torch_node
+from .labels import label_of, place_of
+from .registry import CONVERTERS, AtenCall, NotConvertible
+from .sizes import SizeNames, maximum, minimum
+from .tensors import array_of, data_type_of
+from .views import Views, functional, is_mutable
+
+FOLDED_BYTES = 1 << 20
+"""The largest result that is computed while the program is read, unless it is a view of constants: 1 MiB, an estimate."""
+
+ASSERTIONS = frozenset(
+    {
+        "aten._assert_async.msg",
+        "aten._assert_scalar.default",
+        "aten._assert_tensor_metadata.default",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+    }
+)
+"""Operators that only check what the program was exported for; the shapes of inputs are checked when they are bound."""
+
+
+@dataclass(frozen=True)
+class FallbackCall:
+    """A call that PyTorch runs: its operator, its place in the module, and why."""
+
+    name: str
+    place: str
+    reason: str
+
+
+class LabellingBuilder(NamedBuilder):
+    """A builder that labels operations with the module that they come from."""
+
+    def __init__(self, context: MLContext) -> None:
+        super().__init__(context)
+        self.label = ""
+
+    def _add_node(self, op: Any, inputs: Any, attributes: Any, label: str, descs: tuple[Desc, ...]) -> Any:
+        return super()._add_node(op, inputs, attributes, label or self.label, descs)
+
+
+class ProgramConversion:
+    """Converts a program; takes the builder of its graph, and the names of its sizes.
+
+    Attributes:
+        operands: for each node of the outermost program that is one operand, or several, these operands.
+        fallbacks: the calls that PyTorch runs.
+    """
+
+    def __init__(self, builder: LabellingBuilder, names: SizeNames, *, takes_fallback: bool = True) -> None:
+        self.builder, self.names, self.takes_fallback = builder, names, takes_fallback
+        self.operands: dict[Any, tuple[MLOperand, ...]] = {}
+        self.fallbacks: list[FallbackCall] = []
+        self._constants: dict[int, tuple[Any, MLOperand]] = {}
+
+    def run(self, module: Any, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Convert a program for the values of its inputs; return its outputs, and the values that the inputs have then."""
+        frame = Frame(self, module, inputs)
+        outputs = frame.run()
+        self.operands = {
+            node: tuple(item for item in (value if isinstance(value, (tuple, list)) else (value,)))
+            for node, value in frame.first_values.items()
+            if _is_operands(value)
+        }
+        return outputs, [frame.values[node] for node in frame.inputs]
+
+    def operand_of(self, value: Any, subject: str = "a constant") -> Any:
+        """An operand for a constant of PyTorch; other values as they are. A tensor is one operand wherever it is used."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if id(value) not in self._constants:
+            self._constants[id(value)] = value, self._constant(value, subject)
+        return self._constants[id(value)][1]
+
+    def _constant(self, tensor: Any, subject: str) -> MLOperand:
+        data_type_of(tensor.dtype, subject)
+        if tensor.device.type != "cpu":
+            tensor = tensor.cpu()
+        if tensor.dim() > 1 and not tensor.is_contiguous() and 0 not in tensor.stride():
+            # The transposed view of a parameter: keep the memory, and let the graph transpose.
+            order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), axis))
+            plain = tensor.permute(order)
+            if plain.is_contiguous():
+                inverse = [order.index(axis) for axis in range(tensor.dim())]
+                return self.builder.transpose(self.builder.constant(array_of(plain)), permutation=inverse)
+        return self.builder.constant(array_of(tensor.contiguous()))
+
+
+class Frame:
+    """One program with the values of its nodes: the outermost one, or a part of control flow or of a decomposition."""
+
+    def __init__(self, owner: ProgramConversion, module: Any, inputs: Sequence[Any], label: str = "") -> None:
+        self.owner, self.module, self.label = owner, module, label
+        self.values: dict[Any, Any] = {}
+        self.first_values: dict[Any, Any] = {}
+        self.inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self.views = Views(self)
+        self._live = _live_nodes(module)
+        self.values.update(zip(self.inputs, inputs, strict=True))
+
+    @property
+    def builder(self) -> LabellingBuilder:
+        """The builder of the graph."""
+        return self.owner.builder
+
+    def run(self) -> Any:
+        """Convert the program, and return the values of its outputs."""
+        for node in self.module.graph.nodes:
+            if node.op == "output":
+                return self.fill(node.args[0])
+            if node in self._live:
+                if node.op == "get_attr":
+                    self.values[node] = _attribute(self.module, node.target)
+                elif node.op == "call_function":
+                    self.builder.label = self.label or label_of(node)
+                    self.views.evaluate(node)
+                else:
+                    assert node.op == "placeholder", node.op
+                    continue
+                self.first_values[node] = self.values[node]
+        raise AssertionError("a program without outputs")
+
+    def fill(self, arguments: Any) -> Any:
+        """Arguments of a node with the values of nodes."""
+        return torch.fx.map_arg(arguments, lambda node: self.values[node])
+
+    def evaluate(self, node: Any) -> Any:
+        """The value of a call."""
+        target, args, kwargs = node.target, self.fill(node.args), self.fill(node.kwargs)
+        if not isinstance(target, torch._ops.OpOverload):
+            if isinstance(target, torch._ops.HigherOrderOperator):
+                return self._control(node, target, args, kwargs)
+            return _call_python(target, args, kwargs, node)
+        if is_mutable(target):
+            target = functional(target)
+        if str(target) == "aten.sym_size.int":
+            return args[0].shape[args[1]]
+        return self._call(node, target, args, kwargs)
+
+    # Operators -------------------------------------------------------------------------------------------------------
+
+    def _call(self, node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        folded = _fold(node, target, args, kwargs)
+        if folded is not None:
+            return folded
+        name, reason = str(target), "Opweave has no converter for it"
+        if name in CONVERTERS:
+            try:
+                return self._convert(node, name, args, kwargs)
+            except NotConvertible as error:
+                reason = str(error)
+            except (ValidationError, NotSupportedError) as error:
+                reason = f"the builder refuses it: {error}"
+            except MLError:
+                raise
+            except Exception as error:
+                if STRICT in os.environ:
+                    raise
+                reason = f"its converter fails ({type(error).__name__}: {error})"
+        self._refuse_values(node, name)
+        part = decompose(node, target, args, kwargs)
+        if part is not None:
+            module, leaves = part
+            inner = Frame(self.owner, module, leaves, self.label or label_of(node))
+            return inner.run()
+        return self.run_by_torch(node, target, args, kwargs, reason)
+
+    def _convert(self, node: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        function, takes_call = CONVERTERS[name]
+        own = self.owner
+        args = _pytree.tree_map(own.operand_of, list(args))
+        kwargs = {key: _pytree.tree_map(own.operand_of, value) for key, value in kwargs.items()}
+        if takes_call:
+            kwargs = {**kwargs, "call": AtenCall(name, torch.fx.map_arg(node.args, _meta), node.meta.get("val"))}
+        return function(self.builder, *args, **kwargs)
+
+    def _refuse_values(self, node: Any, name: str) -> None:
+        """Raise an error for a call whose result has a shape, or is a number, that depends on values."""
+        leaves = _pytree.tree_leaves(node.meta.get("val"))
+        if any(free_unbacked_symbols(leaf) for leaf in leaves if not isinstance(leaf, (int, float, bool, str))):
+            what_depends = "shape of its result" if any(isinstance(leaf, torch.Tensor) for leaf in leaves) else "number"
+            raise NotSupportedError(
+                f"from_torch: {name} in {place_of(node)}: the {what_depends} depends on values, and graphs need shapes that "
+                "follow from those of the inputs; keep all elements and select with torch.where or a mask, or call this part "
+                "outside of the module"
+            )
+
+    def run_by_torch(self, node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str) -> Any:
+        """Add a node that PyTorch runs."""
+        own, name, place = self.owner, str(target), place_of(node)
+        if not own.takes_fallback:
+            raise NotSupportedError(
+                f"from_torch: {name} in {place}: {reason}; fallback='auto' runs it in PyTorch, "
+                "and opweave.pytorch.converts registers a converter"
+            )
+        operands: list[MLOperand] = []
+        dtypes: list[Any] = []
+        sizes: list[Any] = []
+
+        def slot(value: Any, meta: Any) -> Any:
+            if isinstance(value, MLOperand):
+                operands.append(value)
+                dtypes.append(meta.dtype)
+                return Slot(len(operands) - 1)
+            if isinstance(value, Size):
+                sizes.append(value)
+            return value
+
+        metas = torch.fx.map_arg((node.args, node.kwargs), _meta)
+        filled = _map_with(slot, (tuple(args), dict(kwargs)), metas)
+        numbers = iter(range(len(operands), len(operands) + len(sizes)))
+        filled = _pytree.tree_map(lambda v: Slot(next(numbers)) if isinstance(v, Size) else v, filled)
+        value = node.meta.get("val")
+        leaves = [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+        if not operands or not leaves:
+            raise NotSupportedError(f"from_torch: {name} in {place}: {reason}, and it has no tensors in or out")
+        data_types = [data_type_of(leaf.dtype, f"from_torch: a result of {name} in {place}") for leaf in leaves]
+        shapes = [[own.names.size_of(size, f"from_torch: a size in {name}") for size in leaf.shape] for leaf in leaves]
+        call = TorchCall(target, filled[0], filled[1], dtypes, [leaf.dtype for leaf in leaves], data_types, reason)
+        label = f"{self.builder.label} ({name})"
+        results = iter(add_torch_node(self.builder, call, operands, shapes, sizes, label))
+        own.fallbacks.append(FallbackCall(name, place, reason))
+        return _pytree.tree_map(lambda leaf: next(results) if isinstance(leaf, torch.Tensor) else leaf, value)
+
+    def _control(self, node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        name = target.name() if callable(target.name) else str(target)
+        handler = CONTROL.get(name)
+        reason = "Opweave has no converter for it"
+        if handler is not None:
+            try:
+                return handler(self, node, *args, **kwargs)
+            except NotConvertible as error:
+                reason = str(error)
+        return self.run_by_torch(node, target, args, kwargs, reason)
+
+
+def _meta(node: Any) -> Any:
+    """The value of a node as PyTorch sees it: a tensor without memory."""
+    return node.meta.get("val")
+
+
+def _map_with(function: Callable[[Any, Any], Any], values: Any, metas: Any) -> Any:
+    """Map values in nested lists, with PyTorch's view of each."""
+    if isinstance(values, (tuple, list)) and not isinstance(values, torch.Size):
+        return type(values)(_map_with(function, v, m) for v, m in zip(values, metas, strict=True))
+    if isinstance(values, dict):
+        return {key: _map_with(function, value, metas[key]) for key, value in values.items()}
+    return function(values, metas)
+
+
+def _is_operands(value: Any) -> bool:
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    return bool(items) and all(isinstance(item, MLOperand) for item in items)
+
+
+def _attribute(module: Any, path: str) -> Any:
+    """An attribute of a program: a tensor, or a part of control flow."""
+    for name in path.split("."):
+        module = getattr(module, name)
+    return module
+
+
+def _live_nodes(module: Any) -> set[Any]:
+    """The nodes whose values the outputs depend on, and those that write to tensors."""
+    live: set[Any] = set()
+    for node in reversed(module.graph.nodes):
+        if node.op == "output" or node in live or _writes(module, node):
+            live.add(node)
+            live.update(node.all_input_nodes)
+    return live
+
+
+def _writes(module: Any, node: Any) -> bool:
+    if node.op != "call_function" or str(node.target) in ASSERTIONS:
+        return False
+    if isinstance(node.target, torch._ops.OpOverload):
+        return is_mutable(node.target)
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        parts = [_attribute(module, n.target) for n in node.all_input_nodes if n.op == "get_attr"]
+        parts = [part for part in parts if isinstance(part, torch.fx.GraphModule)]
+        return any(_writes(part, inner) for part in parts for inner in part.graph.nodes)
+    return False
+
+
+# Python --------------------------------------------------------------------------------------------------------------
+
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    torch.sym_max: maximum,
+    torch.sym_min: minimum,
+    torch.sym_not: operator.not_,
+    torch.sym_float: lambda value: value * 1.0 if isinstance(value, Size) else float(value),
+    torch.sym_int: lambda value: value if isinstance(value, Size) else int(value),
+    torch.sym_sum: lambda values: sum(values),
+}
+"""Functions on sizes -> what computes them here."""
+
+
+def _call_python(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], node: Any) -> Any:
+    """Compute with sizes and lists."""
+    function = _FUNCTIONS.get(target, target)
+    if function is target and getattr(target, "__module__", "") not in ("_operator", "builtins", "math"):
+        raise NotSupportedError(f"from_torch: {place_of(node)} calls {target}, which is no operator of PyTorch")
+    return function(*args, **kwargs)
+
+
+# Constants -----------------------------------------------------------------------------------------------------------
+
+
+def _fold(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of a call on constants, computed by PyTorch; None for calls of other kinds, or with large results."""
+    leaves = _pytree.tree_leaves((list(args), dict(kwargs)))
+    if any(isinstance(leaf, (MLOperand, Size)) for leaf in leaves) or torch.Tag.nondeterministic_seeded in target.tags:
+        return None
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    results = [leaf for leaf in _pytree.tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor)]
+    is_view = bool(tensors) and any(argument.alias_info is not None for argument in target._schema.arguments)
+    if not is_view:
+        size = 0
+        for result in results:
+            count = result.numel()
+            if not isinstance(count, int):
+                return None
+            size += count * result.element_size()
+        if size > FOLDED_BYTES:
+            return None
+    with torch.no_grad():
+        return target(*args, **kwargs)
+
+
+def number_operand(b: NamedBuilder, value: Any, data_type: Any) -> MLOperand:
+    """A number or a size as an operand."""
+    return constant(b, value, data_type)

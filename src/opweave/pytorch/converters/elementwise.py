@@ -1,0 +1,399 @@
+"""Element-wise operators: arithmetic, functions of one tensor, activations, casts, clipping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ... import composites, ops
+from ...context.builder import MLGraphBuilder
+from ...core.dtypes import INFO, DataType, is_float
+from ...core.graph import MLOperand
+from ..registry import AtenCall, as_type, converts, is_number, refuse_if
+from ..tensors import data_type_of
+
+
+def is_unsigned(x: MLOperand) -> bool:
+    """Whether the elements are unsigned integers."""
+    return INFO[x.data_type].kind == "u"
+
+
+# Arithmetic ----------------------------------------------------------------------------------------------------------
+
+
+@converts("aten.add.Tensor", "aten.add.Scalar")
+def _(b: MLGraphBuilder, self: Any, other: Any, alpha: Any = 1, *, call: AtenCall) -> MLOperand:
+    x, y = call.promote(b, self, other)
+    if call.is_bool:
+        return b.logical_or(x, y)
+    return b.add(x, y if is_one(alpha) else b.mul(y, as_type(b, alpha, y.data_type)))
+
+
+@converts("aten.sub.Tensor", "aten.sub.Scalar")
+def _(b: MLGraphBuilder, self: Any, other: Any, alpha: Any = 1, *, call: AtenCall) -> MLOperand:
+    x, y = call.promote(b, self, other)
+    return b.sub(x, y if is_one(alpha) else b.mul(y, as_type(b, alpha, y.data_type)))
+
+
+@converts("aten.rsub.Tensor", "aten.rsub.Scalar")
+def _(b: MLGraphBuilder, self: Any, other: Any, alpha: Any = 1, *, call: AtenCall) -> MLOperand:
+    x, y = call.promote(b, self, other)
+    return b.sub(y, x if is_one(alpha) else b.mul(x, as_type(b, alpha, x.data_type)))
+
+
+def is_one(alpha: Any) -> bool:
+    """Whether a factor is the number 1."""
+    return isinstance(alpha, (int, float)) and alpha == 1
+
+
+@converts("aten.mul.Tensor", "aten.mul.Scalar")
+def _(b: MLGraphBuilder, self: Any, other: Any, *, call: AtenCall) -> MLOperand:
+    return b.mul(*call.promote(b, self, other))
+
+
+@converts("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
+def _(b: MLGraphBuilder, self: Any, other: Any, *, call: AtenCall) -> MLOperand:
+    return b.div(*call.promote(b, self, other))
+
+
+@converts("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+def _(b: MLGraphBuilder, self: Any, other: Any, rounding_mode: str | None = None, *, call: AtenCall) -> MLOperand:
+    return divide(b, call, self, other, rounding_mode)
+
+
+@converts("aten.floor_divide.default", "aten.floor_divide.Scalar")
+def _(b: MLGraphBuilder, self: Any, other: Any, *, call: AtenCall) -> MLOperand:
+    return divide(b, call, self, other, "floor")
+
+
+def divide(b: MLGraphBuilder, call: AtenCall, a: Any, d: Any, rounding: str | None) -> MLOperand:
+    """Divide, and round down ("floor") or toward zero ("trunc")."""
+    x, y = call.promote(b, a, d)
+    if rounding is None:
+        return b.div(x, y)
+    if not is_float(x.data_type):
+        if rounding == "trunc" or is_unsigned(x):
+            return b.div(x, y)
+        return b.div(b.sub(x, b.modulus_floor(x, y)), y)
+    return b.floor(b.div(x, y)) if rounding == "floor" else truncate(b, b.div(x, y))
+
+
+def truncate(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
+    """Round toward zero."""
+    return b.mul(b.sign(x), b.floor(b.abs(x)))
+
+
+@converts("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
+def _(b: MLGraphBuilder, self: Any, other: Any, *, call: AtenCall) -> MLOperand:
+    return b.modulus_floor(*call.promote(b, self, other))
+
+
+@converts("aten.fmod.Tensor", "aten.fmod.Scalar")
+def _(b: MLGraphBuilder, self: Any, other: Any, *, call: AtenCall) -> MLOperand:
+    return b.modulus_truncate(*call.promote(b, self, other))
+
+
+@converts("aten.pow.Tensor_Tensor", "aten.pow.Tensor_Scalar", "aten.pow.Scalar")
+def _(b: MLGraphBuilder, self: Any, exponent: Any, *, call: AtenCall) -> MLOperand:
+    x, y = call.promote(b, self, exponent)
+    if exponent == 2 and is_number(exponent):
+        return b.mul(x, x)
+    if is_number(exponent) and exponent == 0.5:
+        return b.sqrt(x)
+    return b.pow(x, y)
+
+
+@converts("aten.maximum.default", "aten.max.other")
+def _(b: MLGraphBuilder, self: MLOperand, other: MLOperand, *, call: AtenCall) -> MLOperand:
+    return b.max(*call.promote(b, self, other))
+
+
+@converts("aten.minimum.default", "aten.min.other")
+def _(b: MLGraphBuilder, self: MLOperand, other: MLOperand, *, call: AtenCall) -> MLOperand:
+    return b.min(*call.promote(b, self, other))
+
+
+@converts("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor", "aten.hardtanh.default")
+def _(b: MLGraphBuilder, self: MLOperand, min: Any = None, max: Any = None, *, call: AtenCall) -> MLOperand:
+    if call.name == "aten.hardtanh.default":
+        min, max = -1 if min is None else min, 1 if max is None else max
+    (x,) = call.promote(b, self)
+    if min is not None:
+        x = b.max(x, as_type(b, min, x.data_type))
+    return x if max is None else b.min(x, as_type(b, max, x.data_type))
+
+
+@converts("aten.clamp_min.default", "aten.clamp_min.Tensor")
+def _(b: MLGraphBuilder, self: MLOperand, min: Any, *, call: AtenCall) -> MLOperand:
+    return b.max(*call.promote(b, self, min))
+
+
+@converts("aten.clamp_max.default", "aten.clamp_max.Tensor")
+def _(b: MLGraphBuilder, self: MLOperand, max: Any, *, call: AtenCall) -> MLOperand:
+    return b.min(*call.promote(b, self, max))
+
+
+# Functions of one tensor ---------------------------------------------------------------------------------------------
+
+
+def _function(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """The converter of a function whose operand is converted to the type of the result."""
+
+    def convert(b: MLGraphBuilder, self: MLOperand, *, call: AtenCall) -> MLOperand:
+        (x,) = call.promote(b, self)
+        result: MLOperand = compute(b, x)
+        return result
+
+    return convert
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(ops, name) for name in ("cos", "erf", "exp", "log", "sigmoid", "sin", "sqrt", "tan", "tanh")},
+    **{name: getattr(composites, name) for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh")},
+    "expm1": composites.expm1,
+    "log1p": composites.log1p,
+    "erfinv": composites.erf_inv,
+    "reciprocal": ops.reciprocal,
+    "rsqrt": lambda b, x: b.reciprocal(b.sqrt(x)),
+    "neg": ops.neg,
+    "square": lambda b, x: b.mul(x, x),
+    "exp2": lambda b, x: b.exp(b.mul(x, math.log(2))),
+    "log2": lambda b, x: b.mul(b.log(x), 1 / math.log(2)),
+    "log10": lambda b, x: b.mul(b.log(x), 1 / math.log(10)),
+    "erfc": lambda b, x: b.sub(1.0, b.erf(x)),
+}
+for _name, _compute in _FUNCTIONS.items():
+    converts(f"aten.{_name}.default")(_function(_compute))
+
+_ROUNDING: dict[str, Callable[..., Any]] = {
+    "ceil": ops.ceil,
+    "floor": ops.floor,
+    "round": ops.round_even,
+    "trunc": truncate,
+    "frac": lambda b, x: b.sub(x, truncate(b, x)),
+}
+
+
+def _rounded(compute: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda b, self: compute(b, self) if is_float(self.data_type) else self
+
+
+for _name, _compute in _ROUNDING.items():
+    converts(f"aten.{_name}.default")(_rounded(_compute))
+
+
+@converts("aten.abs.default", "aten.absolute.default")
+def _(b: MLGraphBuilder, self: MLOperand) -> MLOperand:
+    return self if is_unsigned(self) else b.abs(self)
+
+
+@converts("aten.sign.default", "aten.sgn.default")
+def _(b: MLGraphBuilder, self: MLOperand) -> MLOperand:
+    return b.min(self, as_type(b, 1, self.data_type)) if is_unsigned(self) else b.sign(self)
+
+
+@converts("aten.atan2.default")
+def _(b: MLGraphBuilder, self: MLOperand, other: MLOperand, *, call: AtenCall) -> MLOperand:
+    y, x = call.promote(b, self, other)
+    # atan(y / x), turned by pi where x is negative; for x = 0 the quotient is infinite, or 0 / 0 for the origin.
+    zero, pi = as_type(b, 0, x.data_type), as_type(b, math.pi, x.data_type)
+    is_origin = b.logical_and(b.equal(x, zero), b.equal(y, zero))
+    angle = composites.atan(b, b.div(y, b.where(is_origin, as_type(b, 1, x.data_type), x)))
+    turn = b.where(b.lesser(y, zero), b.neg(pi), pi)
+    return b.where(b.lesser(x, zero), b.add(angle, turn), angle)
+
+
+# Activations ---------------------------------------------------------------------------------------------------------
+
+for _name, _op in {"relu": ops.relu, "hardswish": ops.hard_swish, "softsign": ops.softsign}.items():
+    converts(f"aten.{_name}.default")(_op)
+
+
+@converts("aten.relu6.default")
+def _(b: MLGraphBuilder, self: MLOperand) -> MLOperand:
+    return b.clamp(self, min_value=0.0, max_value=6.0)
+
+
+@converts("aten.gelu.default")
+def _(b: MLGraphBuilder, self: MLOperand, approximate: str = "none") -> MLOperand:
+    return b.gelu(self) if approximate == "none" else composites.fast_gelu(b, self)
+
+
+@converts("aten.silu.default")
+def _(b: MLGraphBuilder, self: MLOperand) -> MLOperand:
+    return b.mul(self, b.sigmoid(self))
+
+
+@converts("aten.mish.default")
+def _(b: MLGraphBuilder, self: MLOperand) -> MLOperand:
+    return b.mul(self, b.tanh(b.softplus(self)))
+
+
+@converts("aten.leaky_relu.default")
+def _(b: MLGraphBuilder, self: MLOperand, negative_slope: float = 0.01) -> MLOperand:
+    return b.leaky_relu(self, alpha=negative_slope)
+
+
+@converts("aten.elu.default")
+def _(b: MLGraphBuilder, self: MLOperand, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> MLOperand:
+    refuse_if(input_scale != 1, f"input_scale is {input_scale}")
+    y = b.elu(self, alpha=alpha) if alpha >= 0 else _elu(b, self, alpha)
+    return y if scale == 1 else b.mul(y, as_type(b, scale, y.data_type))
+
+
+def _elu(b: MLGraphBuilder, x: MLOperand, alpha: float) -> MLOperand:
+    zero = as_type(b, 0, x.data_type)
+    return b.add(b.max(x, zero), b.mul(composites.expm1(b, b.min(x, zero)), as_type(b, alpha, x.data_type)))
+
+
+@converts("aten.celu.default")
+def _(b: MLGraphBuilder, self: MLOperand, alpha: float = 1.0) -> MLOperand:
+    zero, factor = as_type(b, 0, self.data_type), as_type(b, alpha, self.data_type)
+    return b.add(b.max(self, zero), b.mul(composites.expm1(b, b.div(b.min(self, zero), factor)), factor))
+
+
+@converts("aten.selu.default")
+def _(b: MLGraphBuilder, self: MLOperand) -> MLOperand:
+    return b.mul(b.elu(self, alpha=1.6732632423543772), as_type(b, 1.0507009873554805, self.data_type))
+
+
+@converts("aten.prelu.default", "aten._prelu_kernel.default")
+def _(b: MLGraphBuilder, self: MLOperand, weight: MLOperand) -> MLOperand:
+    if weight.rank == 1 and self.rank > 2:
+        weight = b.reshape(weight, [weight.shape[0], *[1] * (self.rank - 2)])
+    elif self.rank < 2 and weight.rank == 1 and self.rank == 0:
+        weight = b.reshape(weight, [])
+    return b.prelu(self, weight)
+
+
+@converts("aten.hardsigmoid.default")
+def _(b: MLGraphBuilder, self: MLOperand) -> MLOperand:
+    return b.hard_sigmoid(self, alpha=1 / 6, beta=0.5)
+
+
+@converts("aten.softplus.default")
+def _(b: MLGraphBuilder, self: MLOperand, beta: float = 1, threshold: float = 20) -> MLOperand:
+    scaled = self if beta == 1 else b.mul(self, as_type(b, beta, self.data_type))
+    y = b.softplus(scaled)
+    y = y if beta == 1 else b.div(y, as_type(b, beta, self.data_type))
+    return b.where(b.greater(scaled, as_type(b, threshold, self.data_type)), self, y)
+
+
+@converts("aten.log_sigmoid.default", "aten.log_sigmoid_forward.default")
+def _(b: MLGraphBuilder, self: MLOperand, *, call: AtenCall) -> Any:
+    y = b.neg(b.softplus(b.neg(self)))
+    return (y, None) if call.name.startswith("aten.log_sigmoid_forward") else y
+
+
+@converts("aten.threshold.default")
+def _(b: MLGraphBuilder, self: MLOperand, threshold: float, value: float) -> MLOperand:
+    limit, other = as_type(b, threshold, self.data_type), as_type(b, value, self.data_type)
+    return b.where(b.greater(self, limit), self, other)
+
+
+@converts("aten.glu.default")
+def _(b: MLGraphBuilder, self: MLOperand, dim: int = -1) -> MLOperand:
+    x, gate = b.split(self, 2, axis=dim % self.rank)
+    return b.mul(x, b.sigmoid(gate))
+
+
+@converts("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default")
+def _(b: MLGraphBuilder, input: MLOperand, p: float, train: bool) -> MLOperand:
+    refuse_if(train and p > 0, "it drops elements at random; export the module after module.eval()")
+    return input
+
+
+# Casts ---------------------------------------------------------------------------------------------------------------
+
+
+def cast(b: MLGraphBuilder, x: MLOperand, source: Any, target: Any) -> MLOperand:
+    """Convert from one data type of PyTorch to another. Floats are cut off on the way to integers; bool is whether not 0."""
+    data_type: DataType = data_type_of(target, "the result")
+    if target is source:
+        return x
+    if target is torch.bool:
+        return b.not_equal(x, as_type(b, 0, x.data_type))
+    if is_float(x.data_type) and not is_float(data_type):
+        x = truncate(b, x)
+    return x if x.data_type == data_type else b.cast(x, data_type)
+
+
+@converts(
+    "aten.to.dtype",
+    "aten.to.dtype_layout",
+    "aten.to.device",
+    "aten.to.other",
+    "aten._to_copy.default",
+    "aten.type_as.default",
+    "prims.convert_element_type.default",
+)
+def _(b: MLGraphBuilder, self: MLOperand, *args: Any, call: AtenCall, **kwargs: Any) -> MLOperand:
+    return cast(b, self, call.dtype_of(0), call.dtype)
+
+
+@converts(
+    "aten.alias.default",
+    "aten.clone.default",
+    "aten.contiguous.default",
+    "aten.detach.default",
+    "aten.detach_copy.default",
+    "aten.lift_fresh.default",
+    "aten.lift_fresh_copy.default",
+    "aten.positive.default",
+    "aten.resolve_conj.default",
+    "aten.resolve_neg.default",
+    "aten.alias_copy.default",
+)
+def _(b: MLGraphBuilder, self: MLOperand, **options: Any) -> MLOperand:
+    return self
+
+
+@converts("aten.copy.default")
+def _(b: MLGraphBuilder, self: MLOperand, src: MLOperand, non_blocking: bool = False, *, call: AtenCall) -> MLOperand:
+    x = cast(b, src, call.dtype_of(1), call.dtype)
+    return x if x.shape == self.shape else b.expand(x, self.shape)
+
+
+@converts("aten.nan_to_num.default")
+def _(
+    b: MLGraphBuilder,
+    self: MLOperand,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> MLOperand:
+    if not is_float(self.data_type):
+        return self
+    limits = torch.finfo(getattr(torch, self.data_type))
+    high, low = limits.max if posinf is None else posinf, limits.min if neginf is None else neginf
+    kind = self.data_type
+    y = b.where(b.is_nan(self), as_type(b, nan or 0.0, kind), self)
+    y = b.where(b.equal(self, as_type(b, math.inf, kind)), as_type(b, high, kind), y)
+    return b.where(b.equal(self, as_type(b, -math.inf, kind)), as_type(b, low, kind), y)
+
+
+@converts("aten.addcmul.default")
+def _(
+    b: MLGraphBuilder, self: MLOperand, tensor1: MLOperand, tensor2: MLOperand, *, value: Any = 1, call: AtenCall
+) -> Any:
+    x, y, z = call.promote(b, self, tensor1, tensor2)
+    product = b.mul(y, z)
+    return b.add(x, product if is_one(value) else b.mul(product, as_type(b, value, x.data_type)))
+
+
+@converts("aten.addcdiv.default")
+def _(
+    b: MLGraphBuilder, self: MLOperand, tensor1: MLOperand, tensor2: MLOperand, *, value: Any = 1, call: AtenCall
+) -> Any:
+    x, y, z = call.promote(b, self, tensor1, tensor2)
+    quotient = b.div(y, z)
+    return b.add(x, quotient if is_one(value) else b.mul(quotient, as_type(b, value, x.data_type)))
+
+
+@converts("aten.lerp.Scalar", "aten.lerp.Tensor")
+def _(b: MLGraphBuilder, self: MLOperand, end: MLOperand, weight: Any, *, call: AtenCall) -> MLOperand:
+    x, y, w = call.promote(b, self, end, weight)
+    return b.add(x, b.mul(w, b.sub(y, x)))

@@ -1,0 +1,62 @@
+"""Decompose one call of an operator, by the table that `torch.export` uses, or by the operator's own definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree
+
+from .registry import CONVERTERS
+
+
+@cache
+def table() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions, without those of operators that have a converter."""
+    rules: dict[Any, Callable[..., Any]] = torch.export.default_decompositions()
+    return {target: rule for target, rule in rules.items() if str(target) not in CONVERTERS}
+
+
+def has_decomposition(target: Any) -> bool:
+    """Whether PyTorch can express an operator by others."""
+    return target in torch.export.default_decompositions() or _is_composite(target)
+
+
+def _is_composite(target: Any) -> bool:
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return bool(target.has_kernel_for_dispatch_key(key)) and not target.has_kernel_for_dispatch_key(
+        torch._C.DispatchKey.CPU
+    )
+
+
+def decompose(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any]] | None:
+    """A program that computes a call, and the values of its inputs; None if PyTorch has no other form of the call.
+
+    The call is traced with the tensors without memory that the exported program has, so that sizes stay symbols.
+    """
+    if not has_decomposition(target):
+        return None
+    metas = torch.fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta.get("val"))
+    leaves, structure = _pytree.tree_flatten((list(metas[0]), dict(metas[1])))
+    values = _pytree.tree_leaves((list(args), dict(kwargs)))
+    if len(leaves) != len(values):  # a list of PyTorch that is no list here
+        return None
+    places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat))]
+
+    def call(*inputs: Any) -> Any:
+        filled = list(leaves)
+        for place, value in zip(places, inputs, strict=True):
+            filled[place] = value
+        positional, keywords = _pytree.tree_unflatten(filled, structure)
+        if target in rules:
+            return rules[target](*positional, **keywords)
+        return target.decompose(*positional, **keywords)
+
+    rules = torch.export.default_decompositions()
+    module = make_fx(call, decomposition_table=table())(*[leaves[place] for place in places])
+    if any(inner.target is target for inner in module.graph.nodes):
+        return None
+    return module, [values[place] for place in places]

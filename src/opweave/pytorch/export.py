@@ -1,0 +1,152 @@
+"""From a module to an exported program: what is checked before, names of dimensions, and errors in the user's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+
+from ..support.errors import NotSupportedError, ValidationError, require
+from ..support.names import short_repr
+
+
+def check_module(module: Any) -> None:
+    """Require a module for inference, outside of autocast."""
+    require(
+        not getattr(module, "training", False),
+        f"from_torch: {type(module).__name__} is in training mode, in which dropout and batch normalisation differ; call "
+        "module.eval() first",
+    )
+    for device in ("cpu", "cuda"):
+        require(
+            not torch.is_autocast_enabled(device),
+            f"from_torch: torch.autocast is on for {device}, and programs have the data types of their tensors; leave the "
+            "autocast block, and convert the module by module.to(torch.bfloat16), or pass a context of "
+            "create_context(precision=…)",
+        )
+
+
+def check_devices(tensors: Mapping[str, Any]) -> None:
+    """Require tensors in the memory of the host."""
+    for name, tensor in tensors.items():
+        device = tensor.device.type
+        if device == "meta":
+            raise ValidationError(
+                f"from_torch: {name} is on the device 'meta', without values; load the weights first, "
+                "as by module.to_empty(device='cpu') and module.load_state_dict(…)"
+            )
+        if device != "cpu":
+            raise NotSupportedError(
+                f"from_torch: {name} is on {tensor.device}, and parameters are read from the memory of the host; call "
+                "module.cpu() first. The context decides where the graph runs: create_context(device='cuda')"
+            )
+
+
+def export(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any) -> Any:
+    """Export a module by `torch.export`.
+
+    Raises:
+        ValidationError: the arguments do not fit the module, or `dynamic_shapes`.
+        NotSupportedError: the module has branches or shapes that depend on values, or is otherwise refused by PyTorch.
+    """
+    try:
+        with torch.no_grad():
+            return torch.export.export(
+                module, tuple(args), dict(kwargs or {}), dynamic_shapes=with_dims(dynamic_shapes), strict=False
+            )
+    except Exception as error:
+        raise _error_of(module, error) from error
+
+
+def _error_of(module: Any, error: Exception) -> Exception:
+    text = " ".join(str(error).split())
+    kind = type(error).__name__
+    name = type(module).__name__
+    if kind == "GuardOnDataDependentSymNode" or "data-dependent" in text:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else kind
+        return NotSupportedError(
+            f"from_torch: {name} has a branch or a shape that depends on values, which a graph cannot have: {first[:300]}; "
+            "write torch.where or torch.cond in place of the branch, or torch._check(…) if the answer is always the same, or "
+            "call this part outside of the module"
+        )
+    if isinstance(error, TypeError) and "forward()" in text:
+        return ValidationError(f"from_torch: the arguments do not fit {name}: {text[:300]}")
+    if kind in ("UserError", "ConstraintViolationError"):
+        return ValidationError(f"from_torch: torch.export refuses {name}: {text[:600]}")
+    return NotSupportedError(
+        f"from_torch: torch.export refuses {name} ({kind}: {text[:600]}); a program that torch.export makes with other "
+        "options can be passed in place of the module"
+    )
+
+
+# Dimensions ----------------------------------------------------------------------------------------------------------
+
+
+def with_dims(shapes: Any) -> Any:
+    """`dynamic_shapes` with `torch.export.Dim` in place of names."""
+    dims: dict[str, Any] = {}
+
+    def convert(item: Any) -> Any:
+        if isinstance(item, str):
+            if item not in dims:
+                dims[item] = torch.export.Dim(item) if item.isidentifier() else torch.export.Dim.DYNAMIC
+            return dims[item]
+        if isinstance(item, Mapping):
+            return {key: convert(value) for key, value in item.items()}
+        if isinstance(item, tuple) and not hasattr(item, "_fields"):
+            return tuple(map(convert, item))
+        return [*map(convert, item)] if isinstance(item, list) else item
+
+    return convert(shapes)
+
+
+def names_of(program: Any, module: Any, args: Sequence[Any], kwargs: Any, shapes: Any) -> dict[tuple[str, int], str]:
+    """The names of dimensions in `dynamic_shapes`, by input of the program and axis."""
+    if shapes is None:
+        return {}
+    from torch.export.dynamic_shapes import _combine_args, _tree_map_with_path
+
+    by_input: list[dict[int, str]] = []
+
+    def note(path: Any, value: Any, spec: Any) -> None:
+        pairs = spec.items() if isinstance(spec, Mapping) else enumerate(spec or ())
+        by_input.append({axis: name for axis, dim in pairs if (name := _name_of(dim))})
+
+    combined = _combine_args(module, tuple(args), dict(kwargs or {}))
+    _tree_map_with_path(note, combined, shapes, tree_name="inputs")
+    inputs = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    return {
+        (name, axis): dimension
+        for name, by_axis in zip(inputs, by_input, strict=False)
+        for axis, dimension in by_axis.items()
+    }
+
+
+def _name_of(dim: Any) -> str:
+    if isinstance(dim, str):
+        return dim
+    is_dim = isinstance(dim, torch.export.Dim) or type(dim).__name__ in ("Dim", "_Dim")
+    return str(dim.__name__) if is_dim and hasattr(dim, "__name__") else ""
+
+
+def flatten(subject: str, program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments of a call, flattened as those that the program was exported with.
+
+    Raises:
+        ValidationError: the arguments have another structure.
+    """
+    expected = program.call_spec.in_spec
+    ordered = dict(kwargs)
+    positional, keywords = expected.children()
+    if keywords.context and set(keywords.context) == set(ordered):
+        ordered = {name: ordered[name] for name in keywords.context}
+    leaves, structure = _pytree.tree_flatten((tuple(args), ordered))
+    if structure == expected:
+        return leaves
+    got = f"{len(args)} positional and {sorted(kwargs)}"
+    expected_text = f"{positional.num_children} positional and {sorted(keywords.context or ())}"
+    if got == expected_text:
+        got, expected_text = short_repr(str(structure)), short_repr(str(expected))
+    raise ValidationError(f"{subject}: the arguments must be as those of the export, {expected_text}, got {got}")

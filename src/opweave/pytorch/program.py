@@ -1,0 +1,248 @@
+"""Exported programs: their inputs, outputs, parameters and buffers, and the graph that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from ..context.context import MLContext
+from ..context.graph import MLGraph
+from ..core.graph import MLOperand
+from ..core.sizes import Size
+from ..support.errors import NotSupportedError
+from .convert import FallbackCall, LabellingBuilder, ProgramConversion
+from .sizes import SizeNames
+from .tensors import data_type_of
+from .views import written_arguments_of
+
+
+@dataclass
+class ProgramInput:
+    """An input of the graph: an argument of the module, or a buffer that the module writes to.
+
+    Attributes:
+        name: the name in the graph.
+        position: of an argument, its position among the flattened arguments; None for a buffer.
+        buffer: the memory of a buffer, which the module shares; None for an argument.
+        dtype: PyTorch's data type.
+    """
+
+    name: str
+    position: int | None
+    buffer: Any
+    dtype: Any
+
+
+@dataclass
+class ProgramOutput:
+    """A result of the module: an output of the graph by name, an argument that is returned as it is, or a value.
+
+    Attributes:
+        name: the output of the graph; empty for others.
+        position: of an argument that is returned, its position among the flattened arguments; else None.
+        value: the value of others: a number, a size, or a tensor that is always the same.
+        dtype: PyTorch's data type.
+    """
+
+    name: str
+    position: int | None
+    value: Any
+    dtype: Any
+
+
+@dataclass
+class ConvertedProgram:
+    """A program as a graph.
+
+    Attributes:
+        graph: the graph; None if nothing is computed.
+        inputs: the inputs of the graph, in order.
+        outputs: the results of the module, in order, flattened.
+        writes: output of the graph -> the input whose memory gets it: a buffer, or an argument that the module writes to.
+        constants: position of an argument that is no tensor -> its value when the program was exported.
+        arguments: the names of the flattened arguments.
+        fallbacks: calls that PyTorch runs.
+        operands: node of the program -> the operands that it became, for comparisons.
+    """
+
+    graph: MLGraph | None
+    inputs: list[ProgramInput]
+    outputs: list[ProgramOutput]
+    writes: dict[str, str]
+    constants: dict[int, Any]
+    arguments: list[str]
+    fallbacks: list[FallbackCall]
+    operands: dict[Any, tuple[MLOperand, ...]] = field(default_factory=dict)
+
+
+def convert_program(
+    program: Any, context: MLContext, names: dict[tuple[str, int], str], *, fallback: str = "auto"
+) -> ConvertedProgram:
+    """Convert an exported program to a graph of a context.
+
+    `names` are the user's names of dimensions, by input and axis.
+    """
+    signature = program.graph_signature
+    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    builder = LabellingBuilder(context)
+    sizes = SizeNames()
+    written = written_inputs(program)
+    inputs: list[ProgramInput] = []
+    values: list[Any] = []
+    constants: dict[int, Any] = {}
+    arguments: list[str] = []
+    later: list[tuple[int, Any]] = []
+    for spec in signature.input_specs:
+        name = spec.arg.name
+        node = placeholders[name]
+        meta = node.meta.get("val")
+        position = None
+        if spec.kind == InputKind.USER_INPUT:
+            position = len(arguments)
+            arguments.append(name)
+            if not isinstance(meta, torch.Tensor):
+                if isinstance(meta, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                    later.append((len(values), meta))
+                    values.append(None)
+                else:
+                    constants[position] = getattr(spec.arg, "value", meta)
+                    values.append(constants[position])
+                continue
+            tensor = None
+        else:
+            tensor = _state(program, spec)
+            if not isinstance(tensor, torch.Tensor):  # an object of TorchScript, or a token
+                raise NotSupportedError(f"from_torch: {name} is a {type(tensor).__name__}, and graphs take tensors")
+            if name not in written:
+                values.append(tensor)
+                continue
+        data_type = data_type_of(meta.dtype, f"from_torch: input {name!r}")
+        operand = builder.input(name, data_type, _declared(name, meta.shape, sizes, names))
+        inputs.append(ProgramInput(name, position, tensor, meta.dtype))
+        values.append(operand)
+    for index, size in later:
+        values[index] = sizes.size_of(size, f"from_torch: input {signature.input_specs[index].arg.name!r}")
+    conversion = ProgramConversion(builder, sizes, takes_fallback=fallback == "auto")
+    results, final = conversion.run(program.graph_module, values)
+    builder.label = ""
+    return _Ends(program, conversion, inputs, values, constants, arguments).build(list(results), final)
+
+
+def written_inputs(program: Any) -> set[str]:
+    """Names of the inputs that a program writes to: buffers and arguments."""
+    signature = program.graph_signature
+    by_target = {spec.target: spec.arg.name for spec in signature.input_specs if spec.target is not None}
+    names = {node.name for node in written_arguments_of(program.graph_module)}
+    for spec in signature.output_specs:  # a program without operators that write returns new values instead
+        if spec.kind == OutputKind.BUFFER_MUTATION:
+            names.add(by_target[spec.target])
+        elif spec.kind == OutputKind.USER_INPUT_MUTATION:
+            names.add(spec.target)
+    return names
+
+
+def _state(program: Any, spec: Any) -> Any:
+    """The tensor of a parameter, buffer or constant."""
+    for table in (program.state_dict, program.constants):
+        if spec.target in table:
+            return table[spec.target]
+    return getattr(program, "tensor_constants", {}).get(spec.target)
+
+
+def _declared(name: str, shape: Sequence[Any], sizes: SizeNames, names: dict[tuple[str, int], str]) -> list[Any]:
+    """The shape of an input: a symbol becomes a name, the user's if there is one."""
+    declared: list[Any] = []
+    for axis, size in enumerate(shape):
+        if isinstance(size, int):
+            declared.append(size)
+            continue
+        expression = size.node.expr
+        if not expression.is_Symbol:
+            if expression.is_Integer:
+                declared.append(int(expression))
+                continue
+            raise NotSupportedError(
+                f"from_torch: dimension {axis} of {name!r} is {expression}, a formula of another dimension; give it a Dim of "
+                "its own in dynamic_shapes"
+            )
+        if expression.name not in sizes.values:
+            sizes.values[expression.name] = Size(names.get((name, axis), str(expression)))
+        declared.append(sizes.values[expression.name].name)
+    return declared
+
+
+class _Ends:
+    """Makes the outputs of the graph."""
+
+    def __init__(
+        self,
+        program: Any,
+        conversion: ProgramConversion,
+        inputs: list[ProgramInput],
+        values: list[Any],
+        constants: dict[int, Any],
+        arguments: list[str],
+    ) -> None:
+        self.program, self.conversion, self.inputs, self.values = program, conversion, inputs, values
+        self.constants, self.arguments = constants, arguments
+        self.ends: dict[str, MLOperand] = {}
+
+    def build(self, results: list[Any], final: list[Any]) -> ConvertedProgram:
+        """Build the graph."""
+        signature, conversion = self.program.graph_signature, self.conversion
+        specs = signature.output_specs
+        metas = [getattr(node, "meta", {}).get("val") for node in _output_nodes(self.program)]
+        writes: dict[str, str] = {}
+        outputs: list[ProgramOutput] = []
+        by_target = {spec.target: spec.arg.name for spec in signature.input_specs if spec.target is not None}
+        for spec, value, meta in zip(specs, results, metas, strict=True):
+            if spec.kind == OutputKind.BUFFER_MUTATION:
+                writes[self._end(value, by_target[spec.target])] = by_target[spec.target]
+            elif spec.kind == OutputKind.USER_INPUT_MUTATION:
+                writes[self._end(value, spec.target)] = spec.target
+            elif spec.kind == OutputKind.USER_OUTPUT:
+                outputs.append(self._output(value, meta, spec.arg))
+            else:
+                raise NotSupportedError(f"from_torch: the program returns {spec.kind.name}: export it for inference")
+        named = {item.name: item for item in self.inputs}
+        for spec, value, last in zip(signature.input_specs, self.values, final, strict=True):
+            if last is not value and spec.arg.name in named:
+                writes[self._end(last, spec.arg.name)] = spec.arg.name
+        graph = conversion.builder.build(self.ends) if self.ends else None
+        inputs = self.inputs if graph is None else [item for item in self.inputs if item.name in graph.inputs]
+        return ConvertedProgram(
+            graph, inputs, outputs, writes, self.constants, self.arguments, conversion.fallbacks, conversion.operands
+        )
+
+    def _output(self, value: Any, meta: Any, argument: Any) -> ProgramOutput:
+        if isinstance(value, MLOperand) or isinstance(value, torch.Tensor):
+            dtype = meta.dtype
+            if isinstance(value, MLOperand) and value.is_input:
+                for item in self.inputs:
+                    if item.name == value.name and item.position is not None:
+                        return ProgramOutput("", item.position, None, dtype)
+            if isinstance(value, torch.Tensor):
+                return ProgramOutput("", None, value.detach(), dtype)
+            return ProgramOutput(self._end(value, argument.name), None, None, dtype)
+        return ProgramOutput("", None, value, None)
+
+    def _end(self, value: Any, name: str) -> str:
+        """Add an output of the graph; return its name."""
+        operand = self.conversion.operand_of(value)
+        for other, end in self.ends.items():
+            if end is operand:
+                return other
+        while name in self.ends:
+            name += "_"
+        self.ends[name] = operand if operand.node is not None else self.conversion.builder.identity(operand)
+        return name
+
+
+def _output_nodes(program: Any) -> list[Any]:
+    """The nodes that a program returns, flattened."""
+    (output,) = [node for node in program.graph.nodes if node.op == "output"]
+    return list(output.args[0])

@@ -1,0 +1,70 @@
+"""PyTorch's data types and tensors, and the data types and arrays here that stand for them, over the same memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..core.dtypes import DataType, numpy_type
+from ..support.errors import NotSupportedError
+
+DATA_TYPES: dict[Any, Any] = {
+    torch.float32: "float32",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float64: "float64",
+    torch.int64: "int64",
+    torch.int32: "int32",
+    torch.int16: "int16",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.uint16: "uint16",
+    torch.uint32: "uint32",
+    torch.uint64: "uint64",
+    torch.bool: "uint8",
+    torch.float8_e4m3fn: "float8_e4m3fn",
+    torch.float8_e4m3fnuz: "float8_e4m3fnuz",
+    torch.float8_e5m2: "float8_e5m2",
+    torch.float8_e5m2fnuz: "float8_e5m2fnuz",
+}
+"""Data type of PyTorch -> the name of the data type here. Tensors of bool are uint8 operands that hold 0 and 1."""
+
+INTEGER_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Width of an element in bytes -> an integer type that NumPy has, too."""
+
+
+def data_type_of(dtype: Any, subject: str) -> DataType:
+    """The name of a data type of PyTorch.
+
+    Raises:
+        NotSupportedError: graphs have no such type, as complex64.
+    """
+    name: DataType | None = DATA_TYPES.get(dtype)
+    if name is None:
+        raise NotSupportedError(f"{subject} is {dtype}, which graphs do not have")
+    return name
+
+
+def array_of(tensor: Any) -> np.ndarray:
+    """The memory of a tensor on the CPU as an array, without a copy; bool becomes uint8."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    name = DATA_TYPES[plain.dtype]
+    if plain.dtype is torch.bool:
+        return plain.view(torch.uint8).numpy()
+    try:
+        return plain.numpy()
+    except TypeError:  # bfloat16 and others that NumPy lacks
+        return plain.view(INTEGER_OF_BYTES[plain.element_size()]).numpy().view(numpy_type(name))
+
+
+def tensor_of(array: np.ndarray, dtype: Any) -> Any:
+    """A tensor of a data type of PyTorch over the memory of an array, which must be writable, without a copy."""
+    if dtype is torch.bool:
+        return torch.from_numpy(array).view(torch.bool)
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        integers = array.view(f"i{array.itemsize}") if array.itemsize > 1 else array.view(np.uint8)
+        return torch.from_numpy(integers).view(dtype)

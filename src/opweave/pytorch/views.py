@@ -1,0 +1,201 @@
+"""Writes to tensors: new values for the tensor that is written to, for what it is a view of, and for other views of that."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..core.graph import MLOperand
+from ..support.errors import NotSupportedError
+from .labels import place_of
+
+if TYPE_CHECKING:
+    from .convert import Frame
+
+
+@cache
+def is_mutable(target: Any) -> bool:
+    """Whether an operator writes to an argument."""
+    schema = getattr(target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+@cache
+def written_arguments(target: Any) -> tuple[tuple[int, str], ...]:
+    """Positions and names of the arguments that an operator writes to."""
+    arguments = target._schema.arguments
+    return tuple((k, a.name) for k, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write)
+
+
+@cache
+def is_view(target: Any) -> bool:
+    """Whether the result of an operator may be a view of its first argument."""
+    schema = getattr(target, "_schema", None)
+    if schema is None or schema.is_mutable or not schema.arguments:
+        return False
+    return schema.arguments[0].alias_info is not None
+
+
+@cache
+def functional(target: Any) -> Any:
+    """The operator that computes the result of one that writes to its first argument: `add` for `add_`."""
+    namespace, _, name = target._schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
+    if name.endswith("_") and packet is not None and target._overloadname in packet.overloads():
+        return getattr(packet, target._overloadname)
+    raise NotSupportedError(f"from_torch: {target} writes to an argument, and PyTorch has no form of it that does not")
+
+
+def written_arguments_of(module: Any) -> set[Any]:
+    """The inputs of a program that it writes to, by themselves, by views, or in parts of control flow."""
+    roots: dict[Any, Any] = {}
+    written: set[Any] = set()
+    for node in module.graph.nodes:
+        if node.op != "call_function":
+            continue
+        target = node.target
+        if is_mutable(target):
+            for position, name in written_arguments(target):
+                argument = node.args[position] if position < len(node.args) else node.kwargs.get(name)
+                written.add(roots.get(argument, argument))
+            roots[node] = roots.get(node.args[0], node.args[0])
+        elif is_view(target) or (target is operator.getitem and is_view(node.args[0].target)):
+            roots[node] = roots.get(node.args[0], node.args[0])
+        elif isinstance(target, torch._ops.HigherOrderOperator):
+            written |= {roots.get(argument, argument) for argument in _written_by_part(module, node)}
+    return {node for node in written if node.op == "placeholder"}
+
+
+def _written_by_part(module: Any, node: Any) -> set[Any]:
+    """The arguments of a call of a part of the program to which the part writes."""
+    arguments = [argument for argument in node.args if isinstance(argument, torch.fx.Node)]
+    parts = [k for k, argument in enumerate(arguments) if argument.op == "get_attr"]
+    if len(parts) != 1:
+        return set()
+    part = module
+    for name in arguments[parts[0]].target.split("."):
+        part = getattr(part, name)
+    inputs = [inner for inner in part.graph.nodes if inner.op == "placeholder"]
+    pairs = dict(zip(inputs, arguments[parts[0] + 1 :], strict=False))
+    return {pairs[inner] for inner in written_arguments_of(part) if inner in pairs}
+
+
+class Views:
+    """The views of a program, and the values of its nodes after writes."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self._bases: dict[Any, Any] = {}
+        self._views: dict[Any, list[Any]] = {}
+
+    def evaluate(self, node: Any) -> None:
+        """Compute the value of a call, and of what it writes to."""
+        frame = self.frame
+        value = frame.evaluate(node)
+        frame.values[node] = value
+        if is_mutable(node.target):
+            written = written_arguments(node.target)
+            if len(written) != 1 or written[0][0] != 0:
+                raise NotSupportedError(f"from_torch: {node.target} in {place_of(node)} writes to several arguments")
+            self.write(node.args[0], value)
+            self._add(node, node.args[0])  # the result is the argument
+        elif is_view(node.target) or (node.target is operator.getitem and is_view(node.args[0].target)):
+            self._add(node, node.args[0])
+
+    def write(self, node: Any, value: Any) -> None:
+        """Replace the value of a node, and of all that share its memory."""
+        values = self.frame.values
+        values[node] = value
+        path = {node}
+        while node in self._bases:
+            base = self._bases[node]
+            values[base] = self._write_back(base, node)
+            node = base
+            path.add(node)
+        pending = [node]
+        while pending:
+            base = pending.pop()
+            for view in self._views.get(base, ()):
+                if view not in path:
+                    values[view] = values[base] if is_mutable(view.target) else self.frame.evaluate(view)
+                pending.append(view)
+
+    def _add(self, view: Any, base: Any) -> None:
+        self._bases[view] = base
+        self._views.setdefault(base, []).append(view)
+
+    def _write_back(self, base: Any, view: Any) -> Any:
+        """The value of a tensor after a write to a view of it."""
+        frame = self.frame
+        new, old = frame.values[view], frame.values[base]
+        target = view.target
+        if is_mutable(target):  # the argument itself
+            return new
+        if target is operator.getitem:
+            items = list(old)
+            items[view.args[1]] = new
+            return type(old)(items)
+        packet = target._schema.name.removeprefix("aten::")
+        writer = _WRITERS.get(packet)
+        if writer is None:
+            raise NotSupportedError(
+                f"from_torch: {place_of(view)} writes to a view made by {target}; write to a copy (clone), and return that"
+            )
+        own = frame.owner
+        return writer(
+            frame.builder,
+            own.operand_of(old),
+            own.operand_of(new),
+            *frame.fill(view.args[1:]),
+            **frame.fill(view.kwargs),
+        )
+
+
+def _reshaped(b: Any, old: MLOperand, new: MLOperand, *_: Any, **__: Any) -> MLOperand:
+    return new if new.shape == old.shape else b.reshape(new, old.shape)
+
+
+def _same(b: Any, old: MLOperand, new: MLOperand, *_: Any, **__: Any) -> MLOperand:
+    return new
+
+
+def _permuted(b: Any, old: MLOperand, new: MLOperand, dims: Any) -> MLOperand:
+    order = [axis % old.rank for axis in dims]
+    return b.transpose(new, permutation=[order.index(axis) for axis in range(old.rank)])
+
+
+def _transposed(b: Any, old: MLOperand, new: MLOperand, first: int = 0, second: int = 1) -> MLOperand:
+    order = list(range(old.rank))
+    order[first], order[second] = order[second], order[first]
+    return b.transpose(new, permutation=order)
+
+
+def _sliced(b: Any, old: MLOperand, new: MLOperand, *args: Any, **kwargs: Any) -> MLOperand:
+    from .converters.indexing import slice_scatter
+
+    return slice_scatter(b, old, new, *args, **kwargs)
+
+
+def _selected(b: Any, old: MLOperand, new: MLOperand, dim: int, index: int) -> MLOperand:
+    from .converters.indexing import select_scatter
+
+    return select_scatter(b, old, new, dim, index)
+
+
+_WRITERS: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(
+        ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "_unsafe_view", "view_as"), _reshaped
+    ),
+    **dict.fromkeys(("alias", "detach", "contiguous", "lift", "to"), _same),
+    "permute": _permuted,
+    "transpose": _transposed,
+    "t": _transposed,
+    "numpy_T": lambda b, old, new: _permuted(b, old, new, range(old.rank)[::-1]),
+    "slice": _sliced,
+    "select": _selected,
+}
+"""Views -> what puts the new value of a view into its base."""
