@@ -42,14 +42,14 @@ def from_torch(
 ) -> CompiledModule:
     """Convert a module of PyTorch, or an exported program, to a graph.
 
-    The module is exported by `torch.export`, for inference. Parameters and buffers are not copied: the graph and the module share
-    their memory, so do not train the module while the graph is in use. Buffers that the module writes to, such as a KV cache, are
-    updated by calls, as by calls of the module.
+    The module is exported by `torch.export`, for inference. Parameters and buffers are not copied: the graph and the module
+    share their memory, so do not train the module while the graph is in use. Buffers that the module writes to, such as a KV
+    cache, are updated by calls, as by calls of the module.
 
     Args:
         module: a `torch.nn.Module` in evaluation mode, or a `torch.export.ExportedProgram`.
-        args: example arguments of the module: a sequence of tensors, numbers, and nested lists and dictionaries of them. Shapes
-            of tensors are those of all calls, except for `dynamic_shapes`. Not for an exported program.
+        args: example arguments of the module: a sequence of tensors, numbers, and nested lists and dictionaries of them.
+            Shapes of tensors are those of all calls, except for `dynamic_shapes`. Not for an exported program.
         kwargs: example keyword arguments.
         dynamic_shapes: dimensions that may differ in calls, as `torch.export.export` takes them, by parameter. Names may be
             strings: `{"x": {0: "batch"}}`.
@@ -103,8 +103,8 @@ def from_torch(
 class CompiledModule:
     """A module of PyTorch as a graph; made by `opweave.from_torch`.
 
-    A call takes the arguments of the module: PyTorch's tensors, NumPy arrays, or tensors of the graph's context. Results are of the
-    same kind. Arguments in C order are read where they are, and results are written by the engine: nothing is copied.
+    A call takes the arguments of the module: PyTorch's tensors, NumPy arrays, or tensors of the graph's context. Results are
+    of the same kind. Arguments in C order are read where they are, and the engine writes the results: nothing is copied.
 
     >>> import numpy as np, torch, opweave as ow
     >>> compiled = ow.from_torch(torch.nn.Softmax(1).eval(), (torch.zeros(1, 2),))
@@ -150,7 +150,7 @@ class CompiledModule:
         """The graph as text, and how each operation runs (`MLGraph.explain`); first, which calls PyTorch runs, and why.
 
         >>> import torch, opweave as ow
-        >>> compiled = ow.from_torch(torch.nn.ReLU().eval(), (torch.zeros(2),), context=ow.ml.create_context(device="reference"))
+        >>> compiled = ow.from_torch(torch.nn.ReLU().eval(), (torch.zeros(2),))
         >>> print(compiled.explain().splitlines()[0])
         1 operation, none of them in PyTorch
         """
@@ -166,7 +166,7 @@ class CompiledModule:
         Without arguments, values are random. Buffers keep their values.
 
         >>> import torch, opweave as ow
-        >>> compiled = ow.from_torch(torch.nn.ReLU().eval(), (torch.zeros(2),), context=ow.ml.create_context(device="reference"))
+        >>> compiled = ow.from_torch(torch.nn.ReLU().eval(), (torch.zeros(2),))
         >>> [step.title for step in compiled.profile(torch.zeros(2), repeat=2).steps]
         ["relu 'relu'"]
         """

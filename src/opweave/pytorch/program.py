@@ -219,7 +219,7 @@ class _Ends:
         )
 
     def _output(self, value: Any, meta: Any, argument: Any) -> ProgramOutput:
-        if isinstance(value, MLOperand) or isinstance(value, torch.Tensor):
+        if isinstance(value, (MLOperand, torch.Tensor)):
             dtype = meta.dtype
             if isinstance(value, MLOperand) and value.is_input:
                 for item in self.inputs:

@@ -36,7 +36,7 @@ class SizeNames:
         if expression.is_Symbol:
             if expression.name not in self.values:
                 raise NotSupportedError(
-                    f"{subject} is {expression.name}, which depends on values, not on the shapes of inputs"
+                    f"{subject} is {expression.name}, which depends on values, not on shapes of inputs"
                 )
             return self.values[expression.name]
         function = _FUNCTIONS.get(type(expression).__name__)

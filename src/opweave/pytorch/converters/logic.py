@@ -80,9 +80,9 @@ def _(b: MLGraphBuilder, self: MLOperand, *, call: AtenCall) -> MLOperand:
     return b.logical_not(self) if call.is_bool else composites.bitwise_not(b, self)
 
 
-for _name, _op in {"left": composites.shift_left, "right": composites.shift_right}.items():
+for _name, _shift in {"left": composites.shift_left, "right": composites.shift_right}.items():
     _names = [f"aten.bitwise_{_name}_shift.{form}" for form in ("Tensor", "Tensor_Scalar")]
-    converts(*_names, f"aten.__{_name[0]}shift__.Tensor", f"aten.__{_name[0]}shift__.Scalar")(_bitwise(_op, _op))
+    converts(*_names, f"aten.__{_name[0]}shift__.Tensor", f"aten.__{_name[0]}shift__.Scalar")(_bitwise(_shift, _shift))
 
 
 @converts("aten.isnan.default")
