@@ -62,7 +62,7 @@ test-all:
 # Mesa has loaded its LLVM ends it.
 test-torch: $(VENV)-torch/.installed
 	$(VENV)-torch/bin/python -m pytest --all tests/pytorch
-	$(VENV)-torch/bin/python -m pytest --all tests/docs/test_docs.py -k gradients
+	$(VENV)-torch/bin/python -m pytest --all tests/docs/test_docs.py -k 'gradients or pytorch'
 
 # Libraries that call ONNX Runtime, unchanged, on Opweave; one of them needs PyTorch.
 test-libraries: $(VENV)-torch/.installed $(LIBRARIES)/.installed

@@ -101,11 +101,12 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         webgpu_device.adapter()  # skips where there is none
     needed = {
         "gradients.md": ["torch"],
+        "pytorch.md": ["torch", "transformers"],
         "scale.md": ["ray"],
         "serving.md": ["ray", "fastapi", "tritonclient"],
         "spark-and-dask.md": ["dask"],
     }
-    target = "test-torch" if page.name == "gradients.md" else "test-scale"
+    target = "test-torch" if page.name in ("gradients.md", "pytorch.md") else "test-scale"
     for package in needed.get(page.name, []):
         pytest.importorskip(package, reason=f"{package} is not installed: `make {target}`")
     if page.name == "chat.md":

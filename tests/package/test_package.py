@@ -103,6 +103,7 @@ COMPUTED_IMPORTS = {
     "support/errors.py": "extras: packages of others",
     "support/lazy_imports.py": "functions of rooms that build on the API",
     "onnxruntime/__init__.py": "submodules of ONNX Runtime",
+    "pytorch/__init__.py": "names that need PyTorch are imported when they are asked for",
     "scale/predictor.py": "modules of users, which declare operations",
 }
 """Files that import modules whose names are computed, and why they may."""

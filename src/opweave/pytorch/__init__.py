@@ -5,17 +5,30 @@
 >>> compiled(torch.tensor([-1.0, 2.0]))
 tensor([0., 2.])
 
-Nothing else in Opweave imports PyTorch.
+Nothing else in Opweave imports PyTorch, and this package does when it is used.
 """
 
 from __future__ import annotations
 
-from ..support.errors import import_extra
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import_extra("torch", "", "from_torch")
+from .module import CompiledModule as CompiledModule, from_torch as from_torch
 
-from .convert import FallbackCall  # noqa: E402
-from .module import CompiledModule, from_torch  # noqa: E402
-from .registry import AtenCall, NotConvertible, converts  # noqa: E402
+if TYPE_CHECKING:
+    from .convert import FallbackCall as FallbackCall
+    from .registry import AtenCall as AtenCall, NotConvertible as NotConvertible, converts as converts
+
+_HOMES = {"AtenCall": ".registry", "FallbackCall": ".convert", "NotConvertible": ".registry", "converts": ".registry"}
+"""Names that need PyTorch -> their modules."""
 
 __all__ = ["AtenCall", "CompiledModule", "FallbackCall", "NotConvertible", "converts", "from_torch"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ..support.errors import import_extra
+
+    import_extra("torch", "", f"opweave.pytorch.{name}")
+    return getattr(import_module(_HOMES[name], __name__), name)

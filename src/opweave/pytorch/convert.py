@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree
 
@@ -41,7 +42,7 @@ from .labels import label_of, place_of
 from .registry import CONVERTERS, AtenCall, NotConvertible
 from .sizes import SizeNames, maximum, minimum
 from .tensors import array_of, data_type_of
-from .views import Views, functional, is_mutable
+from .views import Views, functional, is_mutable, schema_of
 
 FOLDED_BYTES = 1 << 20
 """The largest result that is computed while the program is read, unless it is a view of constants: 1 MiB, an estimate."""
@@ -166,8 +167,8 @@ class Frame:
     def evaluate(self, node: Any) -> Any:
         """The value of a call."""
         target, args, kwargs = node.target, self.fill(node.args), self.fill(node.kwargs)
-        if not isinstance(target, torch._ops.OpOverload):
-            if isinstance(target, torch._ops.HigherOrderOperator):
+        if not isinstance(target, OpOverload):
+            if isinstance(target, HigherOrderOperator):
                 return self._control(node, target, args, kwargs)
             return _call_python(target, args, kwargs, node)
         if is_mutable(target):
@@ -312,9 +313,9 @@ def _live_nodes(module: Any) -> set[Any]:
 def _writes(module: Any, node: Any) -> bool:
     if node.op != "call_function" or str(node.target) in ASSERTIONS:
         return False
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         return is_mutable(node.target)
-    if isinstance(node.target, torch._ops.HigherOrderOperator):
+    if isinstance(node.target, HigherOrderOperator):
         parts = [_attribute(module, n.target) for n in node.all_input_nodes if n.op == "get_attr"]
         parts = [part for part in parts if isinstance(part, torch.fx.GraphModule)]
         return any(_writes(part, inner) for part in parts for inner in part.graph.nodes)
@@ -352,7 +353,7 @@ def _fold(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
         return None
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     results = [leaf for leaf in _pytree.tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor)]
-    is_view = bool(tensors) and any(argument.alias_info is not None for argument in target._schema.arguments)
+    is_view = bool(tensors) and any(argument.alias_info is not None for argument in schema_of(target).arguments)
     if not is_view:
         size = 0
         for result in results:

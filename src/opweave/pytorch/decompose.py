@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._C import DispatchKey
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree
 
@@ -26,10 +27,8 @@ def has_decomposition(target: Any) -> bool:
 
 
 def _is_composite(target: Any) -> bool:
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return bool(target.has_kernel_for_dispatch_key(key)) and not target.has_kernel_for_dispatch_key(
-        torch._C.DispatchKey.CPU
-    )
+    key = DispatchKey.CompositeImplicitAutograd
+    return bool(target.has_kernel_for_dispatch_key(key)) and not target.has_kernel_for_dispatch_key(DispatchKey.CPU)
 
 
 def decompose(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any]] | None:

@@ -11,7 +11,8 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from ..context.context import MLContext
 from ..context.graph import MLGraph
-from ..core.graph import MLOperand
+from ..core.graph import Graph, MLOperand
+from ..core.size_values import variables_in
 from ..core.sizes import Size
 from ..support.errors import NotSupportedError
 from .convert import FallbackCall, LabellingBuilder, ProgramConversion
@@ -212,7 +213,8 @@ class _Ends:
         for spec, value, last in zip(signature.input_specs, self.values, final, strict=True):
             if last is not value and spec.arg.name in named:
                 writes[self._end(last, spec.arg.name)] = spec.arg.name
-        graph = conversion.builder.build(self.ends) if self.ends else None
+        hidden = shapes_needed(conversion.builder, self.ends) if self.ends else {}
+        graph = conversion.builder.build(self.ends | hidden) if self.ends else None
         inputs = self.inputs if graph is None else [item for item in self.inputs if item.name in graph.inputs]
         return ConvertedProgram(
             graph, inputs, outputs, writes, self.constants, self.arguments, conversion.fallbacks, conversion.operands
@@ -240,6 +242,22 @@ class _Ends:
             name += "_"
         self.ends[name] = operand if operand.node is not None else self.conversion.builder.identity(operand)
         return name
+
+
+def shapes_needed(builder: LabellingBuilder, ends: dict[str, MLOperand]) -> dict[str, MLOperand]:
+    """More outputs, with the shapes of inputs of which nothing but their shape is used: a graph leaves such inputs out."""
+    if not builder.has_names:
+        return {}
+    graph = Graph.reaching(ends)
+    available = variables_in(tuple(operand.shape for operand in graph.inputs.values()))
+    needed = variables_in(tuple(tuple(node.attributes.values()) for node in graph.nodes))
+    shapes: dict[str, MLOperand] = {}
+    for name, operand in builder.inputs.items():
+        own = variables_in(operand.shape)
+        if own & needed - available:
+            shapes[f"shape of {name}"] = builder.shape(operand)
+            available |= own
+    return shapes
 
 
 def _output_nodes(program: Any) -> list[Any]:

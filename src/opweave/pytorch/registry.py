@@ -4,7 +4,7 @@
     def _(b: MLGraphBuilder, self: MLOperand, dim: int, half_to_float: bool = False) -> MLOperand: ...
 
 A converter gets the builder and the arguments of the call: tensors are operands (constants, too: `operand.value` is their
-array), lists of tensors are lists of operands, and other arguments are as in PyTorch. Integers may be sizes (`opweave.Size`), so that
+array), lists of tensors are lists of operands, and other arguments are as in PyTorch. Integers may be sizes (`opweave.Size`):
 converters compute with `+ - * //`, and never call `int`. Tensors of bool are uint8 operands that hold 0 and 1.
 
 A keyword-only parameter `call` gets the `AtenCall`: data types of arguments and results, and the shapes that PyTorch inferred.
@@ -109,7 +109,7 @@ class AtenCall:
 
 
 def _common(values: Sequence[Any]) -> Any:
-    """The type of the result of arithmetic on two values, which is not the type that computes for half precision; else None."""
+    """The type of the result of arithmetic on two values, which for half precision is not the type that computes; or None."""
     if len(values) == 2 and any(isinstance(value, torch.Tensor) for value in values):
         numbers = [value for value in values if isinstance(value, (torch.SymInt, torch.SymFloat))]
         return None if numbers else torch.result_type(*values)

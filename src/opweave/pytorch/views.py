@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._ops import HigherOrderOperator
 
 from ..core.graph import MLOperand
 from ..support.errors import NotSupportedError
@@ -17,24 +18,29 @@ if TYPE_CHECKING:
     from .convert import Frame
 
 
+def schema_of(target: Any) -> Any:
+    """The schema of an operator, which says what it writes to, and what results are views of; None for other functions."""
+    return getattr(target, "_schema", None)
+
+
 @cache
 def is_mutable(target: Any) -> bool:
     """Whether an operator writes to an argument."""
-    schema = getattr(target, "_schema", None)
+    schema = schema_of(target)
     return schema is not None and bool(schema.is_mutable)
 
 
 @cache
 def written_arguments(target: Any) -> tuple[tuple[int, str], ...]:
     """Positions and names of the arguments that an operator writes to."""
-    arguments = target._schema.arguments
+    arguments = schema_of(target).arguments
     return tuple((k, a.name) for k, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write)
 
 
 @cache
 def is_view(target: Any) -> bool:
     """Whether the result of an operator may be a view of its first argument."""
-    schema = getattr(target, "_schema", None)
+    schema = schema_of(target)
     if schema is None or schema.is_mutable or not schema.arguments:
         return False
     return schema.arguments[0].alias_info is not None
@@ -43,10 +49,11 @@ def is_view(target: Any) -> bool:
 @cache
 def functional(target: Any) -> Any:
     """The operator that computes the result of one that writes to its first argument: `add` for `add_`."""
-    namespace, _, name = target._schema.name.partition("::")
+    namespace, _, name = schema_of(target).name.partition("::")
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
-    if name.endswith("_") and packet is not None and target._overloadname in packet.overloads():
-        return getattr(packet, target._overloadname)
+    overload = str(target).rpartition(".")[2]
+    if name.endswith("_") and packet is not None and overload in packet.overloads():
+        return getattr(packet, overload)
     raise NotSupportedError(f"from_torch: {target} writes to an argument, and PyTorch has no form of it that does not")
 
 
@@ -65,7 +72,7 @@ def written_arguments_of(module: Any) -> set[Any]:
             roots[node] = roots.get(node.args[0], node.args[0])
         elif is_view(target) or (target is operator.getitem and is_view(node.args[0].target)):
             roots[node] = roots.get(node.args[0], node.args[0])
-        elif isinstance(target, torch._ops.HigherOrderOperator):
+        elif isinstance(target, HigherOrderOperator):
             written |= {roots.get(argument, argument) for argument in _written_by_part(module, node)}
     return {node for node in written if node.op == "placeholder"}
 
@@ -139,7 +146,7 @@ class Views:
             items = list(old)
             items[view.args[1]] = new
             return type(old)(items)
-        packet = target._schema.name.removeprefix("aten::")
+        packet = schema_of(target).name.removeprefix("aten::")
         writer = _WRITERS.get(packet)
         if writer is None:
             raise NotSupportedError(

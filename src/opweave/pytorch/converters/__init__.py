@@ -7,7 +7,7 @@ from . import (
     elementwise as elementwise,
     indexing as indexing,
     logic as logic,
-    normalisation as normalisation,
+    normalization as normalization,
     products as products,
     reductions as reductions,
     shapes as shapes,

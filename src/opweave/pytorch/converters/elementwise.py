@@ -99,7 +99,7 @@ def _(b: MLGraphBuilder, self: Any, other: Any, *, call: AtenCall) -> MLOperand:
 @converts("aten.pow.Tensor_Tensor", "aten.pow.Tensor_Scalar", "aten.pow.Scalar")
 def _(b: MLGraphBuilder, self: Any, exponent: Any, *, call: AtenCall) -> MLOperand:
     x, y = call.promote(b, self, exponent)
-    if exponent == 2 and is_number(exponent):
+    if is_number(exponent) and exponent == 2:
         return b.mul(x, x)
     if is_number(exponent) and exponent == 0.5:
         return b.sqrt(x)
@@ -116,14 +116,18 @@ def _(b: MLGraphBuilder, self: MLOperand, other: MLOperand, *, call: AtenCall) -
     return b.min(*call.promote(b, self, other))
 
 
-@converts("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor", "aten.hardtanh.default")
+@converts("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor")
 def _(b: MLGraphBuilder, self: MLOperand, min: Any = None, max: Any = None, *, call: AtenCall) -> MLOperand:
-    if call.name == "aten.hardtanh.default":
-        min, max = -1 if min is None else min, 1 if max is None else max
     (x,) = call.promote(b, self)
     if min is not None:
         x = b.max(x, as_type(b, min, x.data_type))
     return x if max is None else b.min(x, as_type(b, max, x.data_type))
+
+
+@converts("aten.hardtanh.default")
+def _(b: MLGraphBuilder, self: MLOperand, min_val: Any = -1, max_val: Any = 1) -> MLOperand:
+    kind = self.data_type
+    return b.min(b.max(self, as_type(b, min_val, kind)), as_type(b, max_val, kind))
 
 
 @converts("aten.clamp_min.default", "aten.clamp_min.Tensor")
@@ -208,7 +212,7 @@ def _(b: MLGraphBuilder, self: MLOperand, other: MLOperand, *, call: AtenCall) -
 
 # Activations ---------------------------------------------------------------------------------------------------------
 
-for _name, _op in {"relu": ops.relu, "hardswish": ops.hard_swish, "softsign": ops.softsign}.items():
+for _name, _op in {"relu": ops.relu, "hardswish": ops.hard_swish}.items():
     converts(f"aten.{_name}.default")(_op)
 
 

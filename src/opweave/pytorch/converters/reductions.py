@@ -194,7 +194,7 @@ def _(
 # Softmax -------------------------------------------------------------------------------------------------------------
 
 
-@converts("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default", "aten.special_softmax.int")
+@converts("aten.softmax.int", "aten._softmax.default", "aten._safe_softmax.default")
 def _(b: MLGraphBuilder, self: MLOperand, dim: int, dtype: Any = None, *, call: AtenCall) -> MLOperand:
     x = cast(b, self, call.dtype_of(0), call.dtype)
     if not x.rank:
@@ -208,7 +208,7 @@ def _(b: MLGraphBuilder, self: MLOperand, dim: int, dtype: Any = None, *, call: 
     return b.where(b.equal(largest, as_type(b, float("-inf"), x.data_type)), as_type(b, 0, x.data_type), y)
 
 
-@converts("aten.log_softmax.int", "aten._log_softmax.default", "aten.special_log_softmax.int")
+@converts("aten.log_softmax.int", "aten._log_softmax.default")
 def _(b: MLGraphBuilder, self: MLOperand, dim: int, dtype: Any = None, *, call: AtenCall) -> MLOperand:
     x = cast(b, self, call.dtype_of(0), call.dtype)
     if not x.rank:

@@ -46,7 +46,14 @@ def _(
     return normalise_last(b, input, len(normalized_shape), weight, bias, eps), None, None
 
 
-@converts("aten.rms_norm.default", "aten._fused_rms_norm.default")
+@converts("aten._fused_rms_norm.default")
+def _(
+    b: MLGraphBuilder, input: MLOperand, normalized_shape: Sequence[Any], weight: MLOperand | None, eps: float | None
+) -> tuple[MLOperand | None, ...]:
+    return normalise_rms(b, input, normalized_shape, weight, eps), None
+
+
+@converts("aten.rms_norm.default")
 def _(
     b: MLGraphBuilder,
     input: MLOperand,
@@ -54,6 +61,17 @@ def _(
     weight: MLOperand | None = None,
     eps: float | None = None,
 ) -> MLOperand:
+    return normalise_rms(b, input, normalized_shape, weight, eps)
+
+
+def normalise_rms(
+    b: MLGraphBuilder,
+    input: MLOperand,
+    normalized_shape: Sequence[Any],
+    weight: MLOperand | None,
+    eps: float | None,
+) -> MLOperand:
+    """Divide by the root mean square over the last axes; the default of `eps` is that of the data type."""
     types = {"float16": 0.0009765625, "bfloat16": 0.0078125, "float64": float(np.finfo(np.float64).eps)}
     epsilon = types.get(input.data_type, float(np.finfo(np.float32).eps)) if eps is None else eps
     count = len(normalized_shape)

@@ -1,0 +1,216 @@
+"""Calls of a module that is a graph: arguments of the module in, results of the module out, over the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree
+
+from .. import memory
+from ..context.context import MLContext
+from ..context.graph import MLGraph, recorded_graph
+from ..context.tensor import MLTensor
+from ..core.dtypes import numpy_type
+from ..core.sizes import Size
+from ..core.specialise import sizes_of
+from ..memory.arrays import as_array
+from ..support.errors import ValidationError, require
+from ..support.names import short_repr
+from .convert import FallbackCall
+from .export import check_devices, check_module, export, flatten, names_of
+from .program import ConvertedProgram, ProgramInput, ProgramOutput, convert_program
+from .tensors import array_of, data_type_of, tensor_of
+
+
+def export_module(
+    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
+) -> tuple[Any, dict[tuple[str, int], str]]:
+    """The exported program of a module, and the user's names of dimensions; an exported program as it is."""
+    if isinstance(module, torch.export.ExportedProgram):
+        passed = {"args": args, "kwargs": kwargs, "dynamic_shapes": dynamic_shapes}
+        extra = [name for name, value in passed.items() if value]
+        require(not extra, f"from_torch: an exported program has {' and '.join(extra)} already")
+        return module, {}
+    require(
+        isinstance(module, torch.nn.Module),
+        f"from_torch: takes a torch.nn.Module or a torch.export.ExportedProgram, got {short_repr(module)}",
+    )
+    require(
+        not isinstance(args, torch.Tensor), "from_torch: args must be a tuple of arguments, got a tensor; write (x,)"
+    )
+    check_module(module)
+    check_devices(dict(module.named_parameters()) | dict(module.named_buffers()))
+    program = export(module, args, kwargs, dynamic_shapes)
+    return program, names_of(program, module, args, kwargs, dynamic_shapes)
+
+
+class ModuleRunner:
+    """Runs the graph of a program on arguments of the module.
+
+    Attributes:
+        program: the exported program.
+        context: the context of the graph.
+        converted: the program as a graph.
+    """
+
+    def __init__(
+        self, program: Any, context: MLContext, names: dict[tuple[str, int], str], fallback: str = "auto"
+    ) -> None:
+        check_devices({name: t for name, t in program.state_dict.items() if isinstance(t, torch.Tensor)})
+        self.program, self.context, self.names = program, context, names
+        self.converted: ConvertedProgram = convert_program(program, context, names, fallback=fallback)
+        self._buffers = {i.name: array_of(i.buffer) for i in self.converted.inputs if i.buffer is not None}
+        graph = self.converted.graph
+        in_place = {} if graph is None else recorded_graph(graph).in_place()
+        self._in_place = {name for name, target in self.converted.writes.items() if in_place.get(name) == target}
+
+    @property
+    def fallbacks(self) -> list[FallbackCall]:
+        """The calls that PyTorch runs."""
+        return self.converted.fallbacks
+
+    def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Run the graph on the arguments of the module, and return what the module returns."""
+        leaves = self.flatten("call", args, kwargs)
+        return _pytree.tree_unflatten(self.call_flat(leaves, _kind_of(leaves)), self.program.call_spec.out_spec)
+
+    def call_flat(self, leaves: Sequence[Any], kind: str) -> list[Any]:
+        """Run the graph on flattened arguments, and return flattened results of a kind: "torch", "tensor" or "array"."""
+        results, shapes = self._run(leaves, kind)
+        return [self._result(output, leaves, results, shapes, kind) for output in self.converted.outputs]
+
+    def flatten(self, subject: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments of a call, flattened and checked."""
+        leaves = flatten(subject, self.program, args, kwargs)
+        for position, value in self.converted.constants.items():
+            got = leaves[position]
+            if type(got) is not type(value) or got != value:
+                raise ValidationError(
+                    f"{subject}: {self.converted.arguments[position]!r} must be {short_repr(value)}, the value that the "
+                    f"module was exported with, got {short_repr(got)}"
+                )
+        return leaves
+
+    def inputs_of(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """The inputs of the graph by name; copies of buffers, so that a measurement does not change them."""
+        return {n: v.copy() if n in self._buffers else v for n, v in self._feed(leaves).items()}
+
+    def _feed(self, leaves: Sequence[Any]) -> dict[str, Any]:
+        """The inputs of the graph by name."""
+        feed: dict[str, Any] = {}
+        for item in self.converted.inputs:
+            feed[item.name] = self._buffers[item.name] if item.position is None else _input(item, leaves[item.position])
+        return feed
+
+    def _run(self, leaves: Sequence[Any], kind: str) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+        graph = self.converted.graph
+        if graph is None:
+            return {}, {}
+        feed = self._feed(leaves)
+        shapes = {name: tuple(value.shape) for name, value in feed.items()}
+        in_place = {name: feed[self.converted.writes[name]] for name in self._in_place}
+        results: dict[str, Any]
+        if kind == "tensor":
+            results = self._dispatch(graph, feed, shapes, in_place)
+        else:
+            results = self.context.compute(graph, feed, in_place or None)
+        for name, target in self.converted.writes.items():
+            if name not in in_place:
+                _write(self.context, feed[target], results[name])
+        return results, shapes
+
+    def _dispatch(
+        self,
+        graph: MLGraph,
+        feed: Mapping[str, Any],
+        shapes: Mapping[str, tuple[int, ...]],
+        in_place: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        context = self.context
+        tensors = {
+            name: value if isinstance(value, MLTensor) else context.tensor_from(value) for name, value in feed.items()
+        }
+        sizes = graph.compute_shapes(shapes)
+        outputs = {
+            name: tensors[self.converted.writes[name]]
+            if name in in_place
+            else context.create_tensor(desc.data_type, sizes[name], readable=True, writable=True)
+            for name, desc in graph.outputs.items()
+        }
+        context.dispatch(graph, tensors, outputs)
+        return outputs
+
+    def _result(
+        self,
+        output: ProgramOutput,
+        leaves: Sequence[Any],
+        results: Mapping[str, Any],
+        shapes: Mapping[str, tuple[int, ...]],
+        kind: str,
+    ) -> Any:
+        if output.name:
+            return _as_kind(results[output.name], output.dtype, kind)
+        if output.position is not None:
+            return leaves[output.position]
+        value = output.value
+        if isinstance(value, Size):
+            graph = self.converted.graph
+            return value.at(sizes_of(graph.inputs if graph is not None else {}, shapes, "call"))
+        if isinstance(value, torch.Tensor):
+            return value if kind == "torch" else array_of(value)
+        return value
+
+
+def _kind_of(leaves: Sequence[Any]) -> str:
+    """The kind of results: that of the first argument that is a tensor or an array."""
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            return "torch"
+        if isinstance(leaf, MLTensor):
+            return "tensor"
+        if isinstance(leaf, np.ndarray):
+            return "array"
+    return "torch"
+
+
+def _input(item: ProgramInput, value: Any) -> Any:
+    """The memory of an argument."""
+    if isinstance(value, MLTensor):
+        return value
+    if isinstance(value, torch.Tensor):
+        if value.dtype is not item.dtype:
+            raise ValidationError(f"call: {item.name!r} must be {item.dtype}, got {value.dtype}")
+        if value.device.type != "cpu":
+            raise ValidationError(
+                f"call: {item.name!r} is on {value.device}, and the graph takes tensors in the memory of the host; call .cpu()"
+            )
+        return array_of(value)
+    array = as_array(value, f"call: {item.name!r}")
+    expected = numpy_type(data_type_of(item.dtype, item.name))
+    if item.dtype is torch.bool and array.dtype == np.bool_:
+        return array.view(np.uint8)
+    if array.dtype != expected:
+        raise ValidationError(
+            f"call: {item.name!r} must be {expected}, got {array.dtype}; array.astype('{expected}') converts it"
+        )
+    return array
+
+
+def _write(context: MLContext, target: Any, result: Any) -> None:
+    """Copy a result into the memory of a buffer or an argument."""
+    source = context.read_tensor(result) if isinstance(result, MLTensor) else result
+    if isinstance(target, MLTensor):
+        context.write_tensor(target, source)
+    else:
+        memory.copy(target, source, "a buffer that the module writes to")
+
+
+def _as_kind(result: Any, dtype: Any, kind: str) -> Any:
+    if isinstance(result, MLTensor):
+        return result
+    if kind == "torch":
+        return tensor_of(result, dtype)
+    return result.view(np.bool_) if dtype is torch.bool else result

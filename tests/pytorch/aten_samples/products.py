@@ -1,0 +1,46 @@
+"""Sample calls of matrix products."""
+
+from __future__ import annotations
+
+from . import Sample, floats
+
+A, B = floats(3, 4), floats(4, 5)
+
+SAMPLES = {
+    "aten.linear.default": [
+        Sample(A, floats(5, 4), floats(5)),
+        Sample(A, floats(5, 4)),
+        Sample(floats(2, 3, 4), floats(5, 4), floats(5)),
+        Sample(floats(2, 2, 3, 4), floats(5, 4)),
+        Sample(floats(4), floats(5, 4), floats(5)),
+        Sample(A, floats(4)),
+        Sample(floats(2, 3, 4).half(), floats(5, 4).half(), floats(5).half(), tolerance=1e-5),
+    ],
+    "aten.addmm.default": [
+        Sample(floats(5), A, B),
+        Sample(floats(3, 5), A, B, beta=0.5, alpha=2),
+        Sample(floats(5), A, B, beta=0),
+        Sample(floats(5), A, floats(5, 4).t()),
+    ],
+    "aten.addmv.default": [Sample(floats(3), A, floats(4)), Sample(floats(3), A, floats(4), beta=0.5, alpha=2)],
+    "aten.baddbmm.default": [
+        Sample(floats(2, 3, 5), floats(2, 3, 4), floats(2, 4, 5)),
+        Sample(floats(5), floats(2, 3, 4), floats(2, 4, 5), beta=0, alpha=0.5),
+        Sample(floats(3, 5), floats(2, 3, 4), floats(2, 4, 5), beta=2),
+    ],
+    "aten.mm.default": [Sample(A, B), Sample(A, floats(5, 4).t())],
+    "aten.bmm.default": [Sample(floats(2, 3, 4), floats(2, 4, 5))],
+    "aten.matmul.default": [
+        Sample(A, B),
+        Sample(floats(4), B),
+        Sample(A, floats(4)),
+        Sample(floats(4), floats(4, seed=2)),
+        Sample(floats(2, 3, 4), B),
+        Sample(floats(2, 1, 3, 4), floats(5, 4, 2)),
+        Sample(floats(2, 3, 4), floats(4)),
+        Sample(floats(4), floats(2, 4, 3)),
+        Sample(A.double(), B.double()),
+    ],
+    "aten.mv.default": [Sample(A, floats(4))],
+    "aten.dot.default": [Sample(floats(4), floats(4, seed=2))],
+}
