@@ -1,0 +1,166 @@
+"""Sorting, the largest elements, positions in sorted tables, and partial sums, products and extremes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import composites
+from ...context.builder import MLGraphBuilder
+from ...core.dtypes import DataType, is_float
+from ...core.graph import MLOperand
+from ...core.sizes import Size
+from ...ops.constants import constant
+from ..registry import AtenCall, as_type, axis_of, converts, refuse_if
+
+
+@converts("aten.topk.default")
+def top_k(
+    b: MLGraphBuilder, self: MLOperand, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[MLOperand, ...]:
+    """Find the largest or smallest elements along an axis, in order, and where they are."""
+    refuse_if(self.rank == 0, "its input is a scalar")
+    refuse_if(isinstance(k, Size) or k < 1, f"k is {k}")
+    result: tuple[MLOperand, ...] = composites.top_k(b, self, k, axis_of(dim, self.rank), largest=largest)
+    return result
+
+
+@converts("aten.sort.default")
+def sort(b: MLGraphBuilder, self: MLOperand, dim: int = -1, descending: bool = False) -> tuple[MLOperand, ...]:
+    """Sort along an axis: the elements, and where they were."""
+    refuse_if(self.rank == 0, "its input is a scalar")
+    return top_k(b, self, self.shape[axis_of(dim, self.rank)], dim, descending)
+
+
+@converts("aten.sort.stable")
+def _(
+    b: MLGraphBuilder, self: MLOperand, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> tuple[MLOperand, ...]:
+    # Equal elements keep their order in `composites.top_k`.
+    return sort(b, self, dim, descending)
+
+
+@converts("aten.argsort.default")
+def _(b: MLGraphBuilder, self: MLOperand, dim: int = -1, descending: bool = False) -> MLOperand:
+    return sort(b, self, dim, descending)[1]
+
+
+@converts("aten.argsort.stable")
+def _(b: MLGraphBuilder, self: MLOperand, *, stable: bool = True, dim: int = -1, descending: bool = False) -> MLOperand:
+    return sort(b, self, dim, descending)[1]
+
+
+@converts("aten.kthvalue.default")
+def _(b: MLGraphBuilder, self: MLOperand, k: int, dim: int = -1, keepdim: bool = False) -> tuple[MLOperand, ...]:
+    axis = axis_of(dim, self.rank)
+    values, positions = top_k(b, self, k, dim, largest=False)
+    starts = [0] * self.rank
+    starts[axis] = k - 1
+    sizes = [*self.shape[:axis], 1, *self.shape[axis + 1 :]]
+    shape = sizes if keepdim else [*self.shape[:axis], *self.shape[axis + 1 :]]
+    return tuple(b.reshape(b.slice(y, starts, sizes), shape) for y in (values, positions))
+
+
+def _count_smaller(
+    b: MLGraphBuilder, values: MLOperand, sorted_values: MLOperand, is_right: bool, has_int32: bool, call: AtenCall
+) -> MLOperand:
+    """Count the elements of each sorted row that are less than a value, or with `is_right` not greater."""
+    compare = b.lesser_or_equal if is_right else b.lesser
+    smaller = compare(sorted_values, values)
+    data_type: DataType = "int32" if has_int32 else "int64"
+    return b.reduce_sum(b.cast(smaller, data_type), axes=[smaller.rank - 1])
+
+
+def _in_one_type(b: MLGraphBuilder, call: AtenCall, first: Any, second: Any) -> list[MLOperand]:
+    data_type = call.common_type(0, 1)
+    return [as_type(b, value, data_type) for value in (first, second)]
+
+
+@converts("aten.bucketize.Tensor")
+def _(
+    b: MLGraphBuilder,
+    self: MLOperand,
+    boundaries: MLOperand,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    call: AtenCall,
+) -> MLOperand:
+    values, table = _in_one_type(b, call, self, boundaries)
+    return _count_smaller(b, b.reshape(values, [*values.shape, 1]), table, right, out_int32, call)
+
+
+@converts("aten.searchsorted.Tensor")
+def _(
+    b: MLGraphBuilder,
+    sorted_sequence: MLOperand,
+    self: MLOperand,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: MLOperand | None = None,
+    call: AtenCall,
+) -> MLOperand:
+    refuse_if(sorter is not None, "it has a sorter")
+    table, values = _in_one_type(b, call, sorted_sequence, self)
+    is_right = right or side == "right"
+    if table.rank > 1:  # rows of values in rows of the table
+        table = b.reshape(table, [*table.shape[:-1], 1, table.shape[-1]])
+    return _count_smaller(b, b.reshape(values, [*values.shape, 1]), table, is_right, out_int32, call)
+
+
+# Partial results ------------------------------------------------------------------------------------------------------
+
+
+@converts("aten.cumsum.default")
+def _(b: MLGraphBuilder, self: MLOperand, dim: int, *, dtype: Any = None, call: AtenCall) -> MLOperand:
+    x = as_type(b, self, call.data_type)
+    return x if x.rank == 0 else b.cumulative_sum(x, axis_of(dim, x.rank))
+
+
+@converts("aten.cumprod.default")
+def _(b: MLGraphBuilder, self: MLOperand, dim: int, *, dtype: Any = None, call: AtenCall) -> MLOperand:
+    x = as_type(b, self, call.data_type)
+    if x.rank == 0:
+        return x
+    result: MLOperand = composites.cumulative_product(b, x, axis_of(dim, x.rank))
+    return result
+
+
+def _partial_extremes(b: MLGraphBuilder, x: MLOperand, dim: int, is_maximum: bool) -> tuple[MLOperand, ...]:
+    """Partial maxima and where they are, in log2(size) steps that double the reach of each element."""
+    refuse_if(x.rank == 0, "its input is a scalar")
+    axis = axis_of(dim, x.rank)
+    size = x.shape[axis]
+    refuse_if(isinstance(size, Size), "the size of the axis is not known")
+    shape = [1] * x.rank
+    shape[axis] = size
+    positions = b.expand(b.constant(np.arange(size, dtype=np.int64).reshape(shape)), x.shape)
+    reach = 1
+    while reach < size:
+        starts, before = [0] * x.rank, [0] * x.rank
+        before[axis] = reach
+        sizes = [*x.shape[:axis], size - reach, *x.shape[axis + 1 :]]
+        # The first elements see themselves: equal elements keep the later position.
+        first = [*x.shape[:axis], reach, *x.shape[axis + 1 :]]
+        earlier = b.concat([b.slice(x, starts, first), b.slice(x, starts, sizes)], axis)
+        earlier_positions = b.concat([b.slice(positions, starts, first), b.slice(positions, starts, sizes)], axis)
+        beats = b.greater(earlier, x) if is_maximum else b.lesser(earlier, x)
+        if is_float(x.data_type):
+            # NaN beats all numbers, and stays.
+            beats = b.where(b.is_nan(x), constant(b, 0, "uint8"), b.logical_or(beats, b.is_nan(earlier)))
+        x, positions = b.where(beats, earlier, x), b.where(beats, earlier_positions, positions)
+        reach *= 2
+    return x, positions
+
+
+@converts("aten.cummax.default")
+def _(b: MLGraphBuilder, self: MLOperand, dim: int) -> tuple[MLOperand, ...]:
+    return _partial_extremes(b, self, dim, True)
+
+
+@converts("aten.cummin.default")
+def _(b: MLGraphBuilder, self: MLOperand, dim: int) -> tuple[MLOperand, ...]:
+    return _partial_extremes(b, self, dim, False)
