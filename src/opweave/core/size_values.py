@@ -13,6 +13,8 @@ from .sizes import Dimension, Size, call_of, variables_of
 class HasSizes(ABC):
     """An attribute that contains sizes, such as a formula."""
 
+    __slots__ = ()
+
     @property
     @abstractmethod
     def shapes(self) -> tuple[Any, ...]:
