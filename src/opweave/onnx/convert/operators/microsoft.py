@@ -661,7 +661,7 @@ def _(
     unsupported_if(weights_prepacked > 0, "its weights are in another order")
     experts = router_probs.shape[-1]
     own_bits = fc1_expert_weight_bits, fc2_expert_weight_bits, fc3_expert_weight_bits
-    bits = [each or expert_weight_bits for each in own_bits]
+    bits = [width or expert_weight_bits for width in own_bits]
 
     def layer(position: int, weight: Tensor, scales: Tensor | None, zeros: Tensor | None, bias: Tensor | None) -> Layer:
         name = f"fc{position + 1}"
