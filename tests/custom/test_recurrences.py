@@ -108,7 +108,7 @@ def test_threads_run_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     attributes = {n: op.defaults[n] for n in op.attributes}
     recurrence = op.recurrence(descs, attributes)
     loop_ = compile_recurrence(recurrence)
-    rows = {"window": 1, "scalar": 1}.get(name, 3)
+    rows = {"window": 1, "scalar": 1, "ones": 1}.get(name, 3)
     assert f"{rows} thread" in loop_.detail
     outputs = [np.empty(d.shape, d.data_type) for d in recurrence.results_for(list(descs.values()))]
     run = loop_.bind(operands, outputs)

@@ -143,6 +143,14 @@ CASES: dict[str, tuple[Any, Any, int, tuple[int, ...], Callable[[int], list[Arra
         *(scan, numpy_scan, 1, (2,)),
         lambda t: [normal(8, 8), normal(t, 8), abs(normal(t, 8)), -abs(normal(8, 8)), normal(t, 8), normal(t, 8)],
     ),
+    "ones": (  # axes of size 1, which rows do not have
+        *(scan, numpy_scan, 1, (2,)),
+        lambda t: [normal(1, 1), normal(t, 1), abs(normal(t, 1)), -abs(normal(1, 1)), normal(t, 1), normal(t, 1)],
+    ),
+    "column": (
+        *(scan, numpy_scan, 1, (2,)),
+        lambda t: [normal(7, 1), normal(t, 7), abs(normal(t, 7)), -abs(normal(7, 1)), normal(t, 1), normal(t, 1)],
+    ),
     "delta": (
         *(delta, numpy_delta, 1, ()),
         lambda t: [normal(3, 10, 16), normal(t, 3, 16), unit(normal(t, 3, 16)), normal(t, 3, 10), normal(t, 3) % 1],

@@ -188,9 +188,13 @@ class _RepeatedStep:
         return tile
 
     def rest(self, array: Input | Output | Stored) -> list[int]:
-        """The sizes of the axes within a row."""
+        """The sizes of the axes within a row, without those of size 1."""
+        return [array.desc.shape[axis] for axis in self._inner(array)]
+
+    def _inner(self, array: Any) -> list[int]:
+        """The axes within a row, without those of size 1."""
         own = self.axes.get(array, {})
-        return [size for axis, size in enumerate(array.desc.shape) if axis not in own]
+        return [axis for axis, size in enumerate(array.desc.shape) if axis not in own and size != 1]
 
     def _local(self, array: Input) -> Local:
         shape = [self.tile, *self.rest(array)]
@@ -283,8 +287,10 @@ class _RepeatedStep:
 
     def _position(self, array: Input | Output | Stored, tile: Index, rest: Sequence[Expr]) -> tuple[Expr, ...]:
         """The position in a whole array of an element of a row."""
-        own, rows, inner = self.axes.get(array, {}), self._rows(tile), iter(rest)
-        return tuple(rows[own[axis]] if axis in own else next(inner) for axis in range(array.desc.rank))
+        rows = self._rows(tile)
+        places = {axis: rows[number] for axis, number in self.axes.get(array, {}).items()}
+        places |= dict(zip(self._inner(array), rest, strict=True))
+        return tuple(places.get(axis, Const(0, "index")) for axis in range(array.desc.rank))
 
     def _at_time(self, parts: Sequence[Expr], axis: int, is_backward: bool) -> tuple[Expr, ...]:
         time = self.time
@@ -304,8 +310,7 @@ class _RepeatedStep:
             if not isinstance(node, Load):
                 done[node] = node.rebuild(parts)
             elif node.source in self.locals:
-                own = self.axes.get(node.source, {})
-                within = tuple(part for axis, part in enumerate(parts) if axis not in own)
+                within = tuple(parts[axis] for axis in self._inner(node.source))
                 done[node] = self._as_type(Load(self.locals[node.source], (tile, *within)), node.type)
             else:
                 assert isinstance(node.source, Input)
