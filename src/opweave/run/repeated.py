@@ -25,11 +25,11 @@ from ..support.names import count_of
 from ..support.records import record
 from .program import Program
 
-CONTINUES = "whether a loop continues"
+CONTINUES = "from the device to see whether a loop continues"
 """Reason to read the condition of a loop from a device."""
 
-CHOOSES = "which branch to compute"
-BOUNDS = "the number of iterations of a loop"
+CHOOSES = "from the device to choose a branch"
+BOUNDS = "from the device for the number of iterations of a loop"
 NO_ITERATIONS = "the result of a loop without an iteration"
 ENDED = "the result of a loop that ended by its condition"
 
