@@ -13,6 +13,7 @@ from support.every_device import DEVICES, context_on
 
 import opweave as ow
 from opweave import memory
+from opweave.compile import bodies
 from opweave.composites.control import branch, loop
 from opweave.context.graph import recorded_graph
 from opweave.core.bodies import Body, make_body
@@ -159,6 +160,44 @@ def test_nothing_is_copied_between_iterations(device: str, length: int) -> None:
     assert memory.copies.count == 0
     assert context.read_tensor(tensors["last"]).tolist() == [length] * 3
     assert context.read_tensor(tensors["all"])[:, 0].tolist() == list(range(length))
+
+
+@pytest.mark.parametrize("backward", [(0, 0), (1, 1)])
+@pytest.mark.parametrize("device", [name for name in DEVICES if not name.startswith("reference")])
+def test_loop_of_formulas_is_one_kernel(
+    device: str, backward: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body of formulas becomes a recurrence: states are swapped, the number of the iteration is read."""
+    if device.startswith("cpu"):
+        pytest.importorskip("halide", reason="halide is not installed")
+    monkeypatch.setattr(bodies, "MIN_ELEMENTS", 0)
+
+    def step(b: Any, position: Any, one: Any, other: Any, x: Any, w: Any) -> Any:
+        mixed = one * w + x
+        return [other, b.tanh(mixed) + b.cast(position, "float32"), b.where(b.greater(mixed, other), mixed, x)]
+
+    repeated_body = body(step, Desc("int64", ()), ROW, ROW, ROW, ROW)
+    x = RNG.normal(size=(20, 3)).astype("float32")
+    one, other, w = (RNG.normal(size=3).astype("float32") for _ in range(3))
+    directions = {"backward": [backward[0]], "stacked_backward": [backward[1]]}
+    context = context_on(device)
+    b = ow.MLGraphBuilder(context)
+    feed = {"one": one, "other": other, "x": x, "w": w}
+    inputs = {name: b.input(name, "float32", array.shape) for name, array in feed.items()}
+    operands = [inputs["one"], inputs["other"]], [inputs["x"]], [inputs["w"]]
+    results = loop(b, *operands, body=repeated_body, length=20, takes_position=True, **directions)
+    graph = b.build({f"y{k}": y for k, y in enumerate(results)})
+    if device == "cpu (onnxruntime)":
+        assert "recur" in graph.explain()
+    ours = context.compute(graph, feed)
+    elements = []
+    for number, row in enumerate(x[::-1] if backward[0] else x):
+        mixed = one * w + row
+        elements.append(np.where(mixed > other, mixed, row))
+        one, other = other, np.tanh(mixed) + np.float32(number)
+    stacked = np.stack(elements[::-1] if backward[1] else elements)
+    for result, wanted in zip(ours.values(), [one, other, stacked], strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_memory_does_not_grow_with_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,21 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from ..backends import Backend
 from ..composites.control import branch, directions_of, loop, stacked_number
 from ..composites.placement import tensor_scatter
 from ..core.bodies import Body, add_input, body_of
-from ..core.graph import Desc, Graph, Node, Operand, add_node, map_operands
+from ..core.graph import Desc, Graph, Node, Operand, add_like, add_node, is_beyond, map_operands
+from ..core.guards import estimate
+from ..core.sizes import is_static
+from ..custom.recurrence import recur
+from ..expr.recurrence import Along, Recurrence, compile_recurrence
+from ..kernels.expression import program_of_nodes
 from ..memory.spaces import Space
 from ..ops.constants import constant
 from ..ops.recorder import Recorder
 from ..run.program import Program
 from ..run.repeated import COUNTER, BodyRunner, BranchRunner, LoopForm, LoopRunner
 from ..run.steps import CompiledSegment
-from ..support.errors import NotSupportedError
+from ..support.errors import NotSupportedError, ValidationError
 from .legalise import legalise
+
+
+def with_recurrences(graph: Graph, origin: Mapping[Node, Node], backend: Backend) -> tuple[Graph, Mapping[Node, Node]]:
+    """The graph with recurrences in place of loops whose bodies are formulas, where one kernel runs all steps.
+
+    Loops of little work stay as they are: compiling a kernel takes longer.
+    """
+    replaced: dict[Node, tuple[Recurrence, list[Operand]]] = {}
+    for node in graph.nodes:
+        match = recurrence_of(node, rounds=backend.precision == "ieee") if node.op is loop else None
+        if match is not None and _runs_as_one_kernel(node, *match, backend):
+            replaced[node] = match
+    if not replaced:
+        return graph, origin
+    builder, copies, parents = _copy_inputs(graph), dict[Operand, Operand](), dict[Node, Node]()
+    copies.update(zip(graph.inputs.values(), builder.inputs.values(), strict=True))
+
+    def follow(operand: Operand) -> Operand:
+        return copies.get(operand, operand)
+
+    for node in graph.nodes:
+        descs = tuple(output.desc for output in node.outputs)
+        if node in replaced:
+            recurrence, operands = replaced[node]
+            inputs = {"operands": tuple(map(follow, operands))}
+            results = add_node(builder, recur, inputs, {"recurrence": recurrence}, node.label, descs)
+        else:
+            results = add_like(builder, node, follow, node.label)
+        copies.update(zip(node.outputs, results, strict=True))
+        assert results[0].node is not None
+        parents[results[0].node] = origin.get(node, node)
+    return _finish_copy(graph, builder, copies, parents)
+
+
+def _runs_as_one_kernel(node: Node, recurrence: Recurrence, operands: Sequence[Operand], backend: Backend) -> bool:
+    """Whether the device has one kernel for all steps of a loop, and the loop has work for it."""
+    elements = sum(output.desc.element_count for output in body_outputs(node))
+    if estimate(node.attributes["length"]) * estimate(elements) < MIN_ELEMENTS:
+        return False
+    if backend.space.is_host:
+        from ..expr.kernels import is_compiled
+
+        if recurrence.step.has_sizes or not (backend.gains_from_loops and is_compiled()):
+            return False
+        from ..expr.halide.repetition import HalideLoop
+
+        return isinstance(compile_recurrence(recurrence), HalideLoop)
+    descs = tuple(output.desc for output in node.outputs)
+    stand_in = Recorder()
+    (result, *_) = add_node(stand_in, recur, {"operands": tuple(operands)}, {"recurrence": recurrence}, "", descs)
+    assert result.node is not None
+    return backend.supports(result.node)
+
+
+def body_outputs(node: Node) -> list[Operand]:
+    """The outputs of the body of a loop."""
+    return list(node.attributes["body"].graph.outputs.values())
+
+
+def recurrence_of(node: Node, *, rounds: bool) -> tuple[Recurrence, list[Operand]] | None:
+    """The recurrence of a loop, and its operands; None if operations of the body have no formula, or its end is not known."""
+    attributes = node.attributes
+    graph, length = attributes["body"].graph, attributes["length"]
+    states, scanned, captured = (tuple(node.inputs[name] or ()) for name in ("states", "scanned", "captured"))
+    ends_early = (
+        attributes["gives_condition"] or node.inputs["count"] is not None or node.inputs["condition"] is not None
+    )
+    takes_position = attributes["takes_position"]
+    is_open = takes_position and not is_static((length,))
+    if ends_early or is_open or not states or not (scanned or takes_position):
+        return None
+    if not all(map(_is_step, graph.nodes)):
+        return None
+    declared = list(graph.inputs.values())
+    position, rest = declared[: int(takes_position)], declared[int(takes_position) :]
+    reads = [*rest[: len(states)], *position, *rest[len(states) :], *graph.constants]
+    outputs = list(graph.outputs.values())
+    try:
+        step, _, _ = program_of_nodes(graph.nodes, reads, outputs, rounds=rounds)
+        arrays = [operand for operand in graph.constants if operand.shape]
+        backward = directions_of(attributes["backward"], len(scanned))
+        number = len(outputs) - len(states)
+        alongs: list[Along | None] = [Along(0)] * len(position)
+        alongs += [Along(0, is_backward) for is_backward in backward]
+        alongs += [None] * (len(captured) + len(arrays))
+        stacked = directions_of(attributes["stacked_backward"], number)
+        recurrence = Recurrence(step, len(states), tuple(alongs), tuple(Along(0, item) for item in stacked))
+    except ValidationError:  # a formula that the step cannot have
+        return None
+    positions = [constant(Recorder(), np.arange(length), "int64")] if takes_position else []
+    return recurrence, [*states, *positions, *scanned, *captured, *arrays]
+
+
+def _is_step(node: Node) -> bool:
+    """Whether an operation may be part of the formula of a step; alternatives, such as products, are for engines."""
+    return node.op.formula is not None and not node.op.is_alternative and not is_beyond(node)
+
+
+def _copy_inputs(graph: Graph) -> Recorder:
+    """A builder with the inputs of a graph."""
+    builder = Recorder()
+    builder.takes_empty = True
+    for name, operand in graph.inputs.items():
+        add_input(builder, name, operand.desc)
+    return builder
+
+
+def _finish_copy(
+    graph: Graph, builder: Recorder, copies: Mapping[Operand, Operand], parents: Mapping[Node, Node]
+) -> tuple[Graph, Mapping[Node, Node]]:
+    """The copy of a graph in a builder, and the parents of its nodes."""
+    outputs = {name: copies.get(operand, operand) for name, operand in graph.outputs.items()}
+    nodes = Graph.reaching(outputs).nodes
+    return Graph(dict(builder.inputs), outputs, nodes), {node: parents[node] for node in nodes}
 
 
 def with_legal_bodies(
@@ -32,12 +154,8 @@ def with_legal_bodies(
     """
     if not any(node.op.bodies for node in graph.nodes):
         return graph, origin
-    builder = Recorder()
-    builder.takes_empty = True
-    copies: dict[Operand, Operand] = {}
-    for name, operand in graph.inputs.items():
-        copies[operand] = add_input(builder, name, operand.desc)
-    parents: dict[Node, Node] = {}
+    builder, parents = _copy_inputs(graph), dict[Node, Node]()
+    copies: dict[Operand, Operand] = dict(zip(graph.inputs.values(), builder.inputs.values(), strict=True))
     for node in graph.nodes:
         attributes = dict(node.attributes)
         for name in node.op.bodies:
@@ -48,9 +166,7 @@ def with_legal_bodies(
         copies.update(zip(node.outputs, results, strict=True))
         assert results[0].node is not None
         parents[results[0].node] = origin.get(node, node)
-    outputs = {name: copies.get(operand, operand) for name, operand in graph.outputs.items()}
-    nodes = Graph.reaching(outputs).nodes
-    return Graph(dict(builder.inputs), outputs, nodes), {node: parents[node] for node in nodes}
+    return _finish_copy(graph, builder, copies, parents)
 
 
 def _legal_body(body: Body, supports: Callable[[Node], bool], backend: str) -> Body:
@@ -64,6 +180,10 @@ def _legal_body(body: Body, supports: Callable[[Node], bool], backend: str) -> B
         return body
     return Body(legal)
 
+
+MIN_ELEMENTS = 2**16
+"""Fewest elements that the steps of a recurrence compute together to compile a kernel for them. An estimate: ONNX Runtime
+takes a tenth of a millisecond for fewer, and a kernel is compiled in seconds."""
 
 MAX_STEPS = 8
 """Most iterations of a program on a device: submitting it takes the time of a few kernels. An estimate."""

@@ -117,6 +117,10 @@ def _compile_for(
 ) -> Program:
     """Compile `full`, the graph without empty operands; `sources` maps its nodes to those of the user's `graph`."""
     backend = choice.backend
+    if fuse and choice.fuse and any(node.op.bodies for node in full.nodes):
+        from .bodies import with_recurrences  # most graphs do without its imports
+
+        full, sources = with_recurrences(full, sources, backend)
     chosen = _choose_for(full, sources, backend, device, fallback)
     host, chooser, engines = chosen.host, chosen.chooser, chosen.engines
     legal, origin = chosen.legal, chosen.origin
