@@ -39,7 +39,7 @@ SMALLEST_PADDED = 4
 LARGE_MATRIX = 2**11
 """Fewest numbers of a matrix, or of a group of columns, that are worth the additional nodes. An estimate."""
 
-MOST_GROUPS = 512
+MOST_GROUPS = 2048
 """The largest number of products into which one is divided. An estimate."""
 
 KernelForm = Literal["", "blocks", "padded", "scaled"]
