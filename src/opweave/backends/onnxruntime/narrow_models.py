@@ -271,7 +271,9 @@ class _NarrowModel:
             return None
         rows = table.transpose(TURNED) if is_turned else table
         unpacked = np.broadcast_to(np.uint8(0), rows.packed_shape)
-        form = _matrix_of(rows, unpacked).form(is_exact=is_exact)
+        shape = self._shape(other)
+        count = None if shape is None else prod(shape) // rows.numbers.shape[1]
+        form = _matrix_of(rows, unpacked).form(count, is_exact=is_exact)
         if not form or (form == "padded" and rank is None):
             return None
         return _Columns(name, is_turned, self._matrix(name, is_turned), form, rank)

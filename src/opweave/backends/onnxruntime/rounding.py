@@ -21,8 +21,8 @@ def rounds_input(node: Node) -> bool:
     arguments = node.arguments
     if node.op is matmul_n_bits:
         weight, scale, zero_point = (arguments[name] for name in ("weight", "scale", "zero_point"))
-        width, bits, size = arguments["input"].shape[-1], arguments["bits"], arguments["block_size"]
-        form = form_of(weight, scale, zero_point, width, bits, size, is_exact=False)
+        sizes = arguments["bits"], arguments["block_size"]
+        form = form_of(arguments["input"], weight, scale, zero_point, *sizes, is_exact=False)
         return arguments["accuracy"] == "int8" and form == "blocks"
     if node.op not in (matmul, gemm) or not _is_quantised_weight(arguments["b"]):
         return False

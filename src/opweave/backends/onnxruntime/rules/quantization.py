@@ -7,6 +7,7 @@ reach one of these forms. Otherwise each dimension is split into (blocks, elemen
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from ....composites import quantization as composites
@@ -25,6 +26,7 @@ from ..narrow import (
     KernelForm,
     NarrowMatrix,
     form_of,
+    has_kernel_blocks,
     kernel_block,
     kernel_matrix,
     padded_block,
@@ -199,7 +201,7 @@ def _has_fast_kernel(
     if bits == 2 or any(operand is not None for operand in (minimum, scale_unit, upper)):
         return False
     is_exact = precision == "ieee"
-    form = form_of(weight, scale, zero_point, input.shape[-1], bits, block_size, is_exact=is_exact)
+    form = form_of(input, weight, scale, zero_point, bits, block_size, is_exact=is_exact)
     if not form:
         return False
     return form != "blocks" or bits == 4 or (accuracy == "int8" and not is_exact)
@@ -224,7 +226,7 @@ def _has_blocks(weight: Operand, scale: Operand, zero_point: Operand | None, blo
     """Whether the engine's lookup takes the blocks of packed rows, or those into which constants are divided."""
     if all(operand is None or operand.is_constant for operand in (weight, scale, zero_point)):
         return bool(kernel_block(block_size))
-    return form_of(weight, scale, zero_point, 0, 0, block_size, is_exact=False) == "blocks"
+    return has_kernel_blocks(weight, scale, block_size)
 
 
 def _kernel_operands(
@@ -284,7 +286,8 @@ def _(
     level = INT8_LEVEL if accuracy == "int8" and not is_exact else FLOAT_LEVEL
     columns, inner = int(weight.dims[0]), input.dims[-1]
     matrix = _constant_matrix(ctx, weight, scale, zero_point, inner, bits, block_size)
-    form = "blocks" if matrix is None else matrix.form(is_exact=is_exact)
+    rows = prod(input.dims[:-1]) if is_static(input.dims[:-1]) else None
+    form = "blocks" if matrix is None else matrix.form(rows, is_exact=is_exact)
     is_computed = bias is not None and ctx.array_of(bias) is None
     if (
         bias is not None and is_computed and (ctx.any_size or not is_static(bias.dims))
