@@ -36,7 +36,10 @@ def test_logits_equal_definition(formats: dict[str, str], tmp_path: Path) -> Non
         np.testing.assert_allclose(each.feed(TEXT[k : k + 1]), wanted[k], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "most"), [("Q4_0", 4.5), ("Q4_1", 5.0), ("Q8_0", 8.5)])
+BITS = {"Q4_0": 4.5, "Q4_1": 5.0, "Q5_0": 5.5, "Q5_1": 6.0, "Q8_0": 8.5, "F16": 16.0, "BF16": 16.0}
+
+
+@pytest.mark.parametrize(("name", "most"), BITS.items())
 def test_weights_keep_their_bits(name: str, most: float, tmp_path: Path) -> None:
     """Products read no more than the bits of the file: the scales are float16 there, and in device memory."""
     need("shader-f16")
@@ -50,7 +53,8 @@ def test_weights_keep_their_bits(name: str, most: float, tmp_path: Path) -> None
     )
     runners = [step.part.runner for step in program_of(each.graph).steps if step.part]
     steps = [step for runner in runners for step in runner.steps]  # type: ignore[attr-defined]
-    products = [step for step in steps if any("matmul_n_bits" in node.title for node in step.nodes)]
+    products = [step for step in steps if any(node.op.name in ("matmul_n_bits", "gemm") for node in step.nodes)]
+    assert len(products) >= 9
     places = {p for step in products for p in step.places if p.kind == "constant" and len(p.desc.shape) > 1}
     assert sum(place.desc.byte_length for place in places) * 8 <= most * matrices
     assert not any(

@@ -290,7 +290,7 @@ class Model:
         """
         b: Any = tokens.builder
         width, weight = self.sizes.width, self.file.weights["token_embd.weight"]
-        if self.head == "token_embd" and not self._is_quantized(weight):
+        if self.head == "token_embd" and not self._is_quantized(weight) and not self._stays_half(weight):
             # The array of the product with the same matrix.
             matrix, _ = self._cache_matrix(self.head, lambda: ({"b": weight.real()}, 0))
             x = b.gather(matrix["b"], tokens, label="token_embd")
@@ -446,15 +446,19 @@ class Model:
         if len(names) > 1 and not (is_quantized and is_alike and self.for_cpu):
             return [product for name in names for product in self._products(x, [name])]
         bias, label = np.concatenate(biases) if biases else None, ", ".join(names)
+        builder: Any = x.builder
         if not is_quantized:
-            matrix, _ = self._cache_matrix(label, lambda: ({"b": weights[0].real()}, 0))
-            y: MLOperand = x.reshape(x.shape[1:]).gemm(**matrix, c=bias, b_transpose=True, label=label)
+            if self._stays_half(weights[0]):
+                b = builder.constant(weights[0].data).cast("float32")
+            else:
+                matrix, _ = self._cache_matrix(label, lambda: ({"b": weights[0].real()}, 0))
+                b = matrix["b"]
+            y: MLOperand = x.reshape(x.shape[1:]).gemm(b, c=bias, b_transpose=True, label=label)
             return [y.reshape([1, *y.shape])]
         matrix, copies = self._cache_matrix(label, lambda: self._pack(weights))
         if copies:
             size = matrix["block_size"]
             means = x.reshape([1, x.shape[1], x.shape[2] // size, size]).reduce_mean(axes=[3])
-            builder: Any = x.builder
             x = builder.concat([x, *[means] * copies], axis=2)
         product: Any = composites.matmul_n_bits(x, bias=bias, accuracy="int8", label=label, **matrix)
         return product.split([weight.shape[0] for weight in weights], axis=2) if len(names) > 1 else [product]
@@ -462,6 +466,10 @@ class Model:
     def _is_quantized(self, weight: Weight) -> bool:
         """Whether products are those with the quantized matrix."""
         return self.quantized and weight.format.blocks is not None
+
+    def _stays_half(self, weight: Weight) -> bool:
+        """Whether products read a matrix of 16-bit floats, which kernels of GPUs convert in registers."""
+        return not self.for_cpu and weight.format.name in ("F16", "BF16")
 
     def _cache_matrix(self, name: str, make: Callable[[], Matrix]) -> Matrix:
         """Cache a matrix, so that all graphs share the arrays."""

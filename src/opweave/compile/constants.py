@@ -20,7 +20,7 @@ from ..core.graph import Graph, Node, Operand, add_like
 from ..core.sizes import is_static, is_symbolic
 from ..memory.arrays import owner_of
 from ..ops import matrix, movement
-from ..ops.elementwise import identity
+from ..ops.elementwise import cast, identity
 from ..ops.recorder import Recorder
 
 MAX_ELEMENTS = 2**24
@@ -60,7 +60,10 @@ def fold_constants(graph: Graph, origin: Mapping[Node, Node]) -> tuple[Graph, Ma
     known = set(graph.constants)
     foldable: list[Node] = []
     fresh: set[Operand] = set()
+    halves = _widened_for_products(graph)
     for node in graph.nodes:
+        if node in halves:
+            continue
         is_constant = bool(node.operands) and known.issuperset(node.operands) and outputs.isdisjoint(node.outputs)
         if is_constant and _is_cheap(node) and reference.supports(node):
             foldable.append(node)
@@ -90,6 +93,24 @@ def fold_constants(graph: Graph, origin: Mapping[Node, Node]) -> tuple[Graph, Ma
     ends = {name: copies.get(operand, operand) for name, operand in graph.outputs.items()}
     nodes = Graph.reaching(ends).nodes
     return Graph(builder.inputs, ends, nodes), {node: parents[node] for node in nodes}
+
+
+def _widened_for_products(graph: Graph) -> set[Node]:
+    """The casts of constants of 16-bit floats to float32 that products alone read: their kernels read the constants."""
+    others = set(graph.outputs.values())
+    for node in graph.nodes:
+        if node.op not in _QUICK:
+            others.update(node.operands)
+        elif (c := node.arguments.get("c")) is not None:
+            others.add(c)
+    casts = [node for node in graph.nodes if node.op is cast and node.outputs[0] not in others]
+    return {
+        node
+        for node in casts
+        if node.operands[0].is_constant
+        and node.operands[0].data_type in ("float16", "bfloat16")
+        and node.outputs[0].data_type == "float32"
+    }
 
 
 def _node_of(operand: Operand) -> Node:

@@ -13,6 +13,8 @@ from triton_cases import array
 
 import opweave as ow
 from opweave import composites
+from opweave.context.builder import NamedBuilder
+from opweave.context.graph import program_of
 
 REFERENCE = ow.ml.create_context(device="reference")
 
@@ -35,6 +37,24 @@ def test_packed_weights(context: ow.MLContext, bits: int, rows: int) -> None:
     weight = np.random.default_rng(0).integers(0, 256, (40, 8, 4 * bits)).astype(np.uint8)
     arrays = {"input": array(rows, 256), "weight": weight, "scale": np.abs(array(40, 8)) / 8}
     compare(context, lambda b, **operands: composites.matmul_n_bits(b, **operands, bits=bits, block_size=32), arrays)
+
+
+@pytest.mark.long(rows=1)
+@pytest.mark.parametrize("rows", [1, 9, 64])
+@pytest.mark.parametrize("data_type", ["float16", "bfloat16"])
+def test_products_read_constants_of_16_bits(context: ow.MLContext, data_type: str, rows: int) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    matrix = array(45, 96).astype(getattr(ml_dtypes, data_type, data_type))
+
+    builder, x = NamedBuilder(context), array(rows, 96)
+    b = builder.constant(matrix).cast("float32")
+    graph = builder.build({"y": builder.gemm(builder.input("x", "float32", x.shape), b, b_transpose=True)})
+    expected = x @ matrix.astype("float32").T
+    result = context.compute(graph, {"x": x})["y"]
+    np.testing.assert_allclose(result, expected, rtol=2e-5, atol=2e-5 * float(np.abs(expected).max()))
+    runners: list[Any] = [step.part.runner for step in program_of(graph).steps if step.part]
+    constants = [p for r in runners for step in r.steps for p in step.places if p.kind == "constant"]
+    assert {place.desc.data_type for place in constants} == {data_type}
 
 
 def cache(new: int, room: int) -> dict[str, np.ndarray]:

@@ -254,3 +254,34 @@ def test_lookups_and_products_share_device_memory() -> None:
     runners: list[Any] = [step.part.runner for step in program_of(graph).steps if step.part]
     buffers = {id(array.buffer): place.desc.byte_length for place, array in runners[0]._constants.items()}
     assert list(buffers.values()).count(weights["weight"].nbytes) == 1
+
+
+@pytest.mark.parametrize("data_type", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns"), [(1, 64, 40), (1, 37, 21), (3, 64, 40), (40, 61, 33), (70, 64, 48)]
+)
+@pytest.mark.parametrize("b_transpose", [False, True])
+def test_products_read_constants_of_16_bits(
+    b_transpose: bool, rows: int, inner: int, columns: int, data_type: Any
+) -> None:
+    """A cast to float32 in front of a product is part of its kernel, on either side, and changes no element."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    random = np.random.default_rng(0)
+    x = random.standard_normal((rows, inner)).astype("float32")
+    shape = (columns, inner) if b_transpose else (inner, columns)
+    matrix = random.standard_normal(shape).astype(getattr(ml_dtypes, data_type, data_type))
+    results = []
+    for device in ("reference", gpu_context().device.name):
+        context = ow.ml.create_context(device=device, drafts=True)
+        builder = ow.MLGraphBuilder(context)
+        b = builder.constant(matrix).cast("float32")
+        y = builder.relu(builder.gemm(builder.input("x", "float32", x.shape), b, b_transpose=b_transpose))
+        swapped = builder.gemm(b, builder.input("z", "float32", x.shape), a_transpose=not b_transpose, b_transpose=True)
+        graph = builder.build({"y": y, "t": swapped})
+        results.append(context.compute(graph, {"x": x, "z": x}))
+    for name, expected in results[0].items():
+        np.testing.assert_allclose(results[1][name], expected, rtol=1e-5, atol=1e-5 * float(np.abs(expected).max()))
+    runners: list[Any] = [step.part.runner for step in program_of(graph).steps if step.part]
+    places = {place for step in runners[0].steps for place in step.places}
+    assert all(p.desc.data_type == data_type for p in places if p.kind == "constant")
+    assert sum(p.kind == "between" and p.desc.element_count == matrix.size for p in places) == 0

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...core.graph import Desc, Graph, Node, Operand, iter_operands, map_operands
-from ...core.sizes import is_same_size, is_static
+from ...core.sizes import is_same_shape, is_same_size, is_static
 from ...expr import ir
 from ...expr.array import Traced, is_rounded, round_float16
 from ...expr.gpu import Features
@@ -231,10 +231,37 @@ class Schedule:
     def _products(self, node: Node) -> None:
         """Make the result of a contraction pending, with the rest of the operation as its epilogue."""
         (result,) = node.outputs
-        products, nodes = self._of_views(node) or (None, ())
+        products, nodes = self._of_halves(node) or self._of_views(node) or (None, ())
         if products is None:
             products = apply_node(node, self.backend, {operand: self._load(operand) for operand in node.operands})
         self._values[result] = self._kernels.multiply(products, result.desc, (*nodes, node))
+
+    def _of_halves(self, node: Node) -> tuple[Products, tuple[Node, ...]] | None:
+        """The products with a constant of 16-bit floats that a cast widens, and the cast; None if there is no such operand."""
+        if node.op not in TAKE_VIEWS or node.outputs[0].data_type != "float32":
+            return None
+        sides = [operand for name in "ab" if isinstance(operand := node.inputs[name], Operand)]
+        pending = {operand: self._values.get(operand) for operand in sides}
+        halves = {o: half for o, value in pending.items() if (half := self._half_behind(value)) is not None}
+        if len(halves) != 1:
+            return None
+        arrays = {o: of_input(halves[o]) if o in halves else self._load(o) for o in node.operands}
+        (value,) = (value for o, value in pending.items() if o in halves)
+        assert isinstance(value, Pending)
+        products: Products = apply_node(node, self.backend, arrays)
+        return products, value.nodes
+
+    def _half_behind(self, value: Pending | Input | None) -> Input | None:
+        """The constant of 16-bit floats that a value is, converted to float32 and nothing else."""
+        if not isinstance(value, Pending) or value.alias is not None or not isinstance(value.result.body, ir.Cast):
+            return None
+        load = value.result.body.parts[0]
+        if value.result.data_type != "float32" or not isinstance(load, ir.Load) or not isinstance(load.source, Input):
+            return None
+        place, data_type = self._kernels.places[load.source], load.source.desc.data_type
+        is_half = data_type in ("float16", "bfloat16") and place.kind == "constant"
+        is_whole = ir.is_aligned(load) and is_same_shape(value.result.shape, load.source.desc.shape)
+        return load.source if is_half and is_whole else None
 
     def _of_views(self, node: Node) -> tuple[Products, tuple[Node, ...]] | None:
         """The products of transposed operands, read through strided views, and the transposing nodes.

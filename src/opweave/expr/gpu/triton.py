@@ -22,8 +22,15 @@ from .mathematics import POWERS
 from .triton_library import NAN, functions
 from .types import to_float32
 
-TYPES: dict[DataType, str] = {"float32": "fp32", "float16": "fp16", "int32": "i32", "int8": "i8", "uint8": "u8"}
-"""Names of types in signatures, of elements that a kernel reads or writes. Expressions read no int8."""
+TYPES: dict[str, str] = {
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "int32": "i32",
+    "int8": "i8",
+    "uint8": "u8",
+}
+"""Names of types in signatures, of elements that a kernel reads or writes. Expressions read no int8 and no bfloat16."""
 
 SIZE = "=i32"
 """The type of a parameter for a size, which is no pointer."""

@@ -1,13 +1,13 @@
 """Load and store floats and 32-bit integers, one or four at a time.
 
-float16 is computed in float32. Without `f16`, a word packs two float16 elements.
+Floats of 16 bits are computed in float32. Without `f16`, a word packs two float16 elements, and it always packs two of bfloat16.
 """
 
 from __future__ import annotations
 
 from ....expr.gpu import Buffer, Features
 from ....expr.gpu.dialect import DialectFunction
-from ....expr.gpu.types import unpack
+from ....expr.gpu.types import HALVES, unpack
 from .text import function
 
 _WORDS = {"int32": "i32", "uint32": "u32"}
@@ -19,14 +19,21 @@ class _ElementAccess:
     def __init__(self, buffer: Buffer, features: Features, width: int) -> None:
         self.buffer, self.width = buffer, width
         self.half = buffer.desc.data_type == "float16"
-        self.packed = self.half and not features.float16
+        data_type: str = buffer.desc.data_type
+        self.packed = data_type == "bfloat16" or (self.half and not features.float16)
+        self._has_bytes = features.dialect.has_bytes
+
+    @property
+    def single(self) -> bool:
+        """Whether packed elements are read alone: reading a word beyond the end of an array is an error in CUDA."""
+        return self.packed and self.width == 1 and self._has_bytes
 
     @property
     def element(self) -> str:
         if self.width == 8:
             return "vec4<u32>"
         if self.packed:
-            return "vec2<u32>" if self.width == 4 else "u32"
+            return "vec2<u32>" if self.width == 4 else "u16" if self.single else "u32"
         element = _WORDS.get(self.buffer.desc.data_type) or ("f16" if self.half else "f32")
         return f"vec4<{element}>" if self.width == 4 else element
 
@@ -62,11 +69,14 @@ class ElementReader(_ElementAccess):
         """The function that unpacks words, if elements are packed."""
         if not self.packed:
             return []
-        name = f"halves_{self.name}"
+        name, data_type = f"halves_{self.name}", self.buffer.desc.data_type
+        value_of = f"{HALVES[data_type]}_value"
+        if self.single:
+            return [function(name, ["at: u32"], [f"return {value_of}(u32({self.name}[at]));"], "f32")]
         if self.width == 1:
-            value = unpack(self.name, "at", "float16", 2)
+            value = unpack(self.name, "at", data_type, 2)
             return [function(name, ["at: u32"], [f"return {value};"], "f32")]
-        words = ", ".join(f"half_value(w.{c} {half})" for c in "xy" for half in ("& 0xffffu", ">> 16u"))
+        words = ", ".join(f"{value_of}(w.{c} {half})" for c in "xy" for half in ("& 0xffffu", ">> 16u"))
         lines = [f"let w = {self.name}[at];", f"return vec4<f32>({words});"]
         return [function(name, ["at: u32"], lines, "vec4<f32>")]
 

@@ -160,7 +160,8 @@ class Contraction:
                 else:
                     arrange = _by_line if not is_narrow(problem) else _by_group if _is_grouped(problem) else _by_channel
                     matrix, constant = arrange(side, problem, constant)
-                    sides[k], arranged[matrix.source] = matrix, constant
+                    arranged[matrix.source] = constant
+                    sides[k] = replace(matrix, is_widened=side.is_widened)
         return replace(problem, left=sides[0], right=sides[1]), arranged
 
     def kernels(self, epilogue: Formula | None, title: str) -> list[GpuKernel]:

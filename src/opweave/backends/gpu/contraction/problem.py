@@ -51,6 +51,7 @@ class Matrix:
         stack: (size, stride) of each axis of the stacks, fastest last; a stride of 0 broadcasts.
         rest: remainders of the elements for TF32x3, if `source` holds the TF32 parts.
         quantized: the meaning of the numbers in `source`, if elements have few bits. Strides count numbers.
+        is_widened: whether `source` has floats of 16 bits whose elements count as float32: kernels convert them in registers.
     """
 
     source: Input
@@ -61,6 +62,7 @@ class Matrix:
     stack: tuple[tuple[int, int], ...] = ()
     rest: Input | None = None
     quantized: Quantized | None = None
+    is_widened: bool = False
 
     @property
     def buffers(self) -> tuple[Input, ...]:
@@ -131,6 +133,8 @@ def data_type_of(side: Matrix | ProblemWindow) -> str:
     """The data type of the elements of an operand."""
     if isinstance(side, Matrix) and side.quantized is not None:
         return side.quantized.data_type
+    if isinstance(side, Matrix) and side.is_widened:
+        return "float32"
     return side.source.desc.data_type
 
 

@@ -208,6 +208,8 @@ class Operand:
         for name, pointer in loaded.items():
             at = f"{pointer} + ({offset})" + (f" + {side}_held" if self.is_held else "")
             yield f"{name} = tl.load({at}{f'{mask}, other=0.0' if mask else ''})"
+        if isinstance(matrix, Matrix) and matrix.is_widened:
+            yield f"{side}_tile = tl.cast({side}_tile, tl.float32)"
 
 
 def is_turned(problem: Problem, features: Features) -> bool:

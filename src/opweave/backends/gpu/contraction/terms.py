@@ -137,6 +137,8 @@ def by_term(
 
     Elements are split only if all magnitudes are below `MAX_TF32`.
     """
+    if matrix.is_widened:
+        form = ""
     if form == "divided" and not layout.all_below(constant.source, MAX_TF32):
         form = ""
     ordered = _order(matrix, problem, form)
@@ -165,7 +167,9 @@ def _order(matrix: Matrix, problem: Problem, form: Form) -> Matrix:
     stack = matrix.stack_in(shape)
     desc = Bfloat16(shape) if form == "bfloat16" else Desc(data_type, shape)
     source, rest = (Input(matrix.source.number, desc) for _ in range(2))
-    return Matrix(source, matrix.lines, padded, 1, problem.channels, stack, rest if form == "divided" else None)
+    remainders = rest if form == "divided" else None
+    widened = matrix.is_widened
+    return Matrix(source, matrix.lines, padded, 1, problem.channels, stack, remainders, is_widened=widened)
 
 
 @dataclass(frozen=True)
@@ -243,8 +247,9 @@ class Ordering:
             yield f"tl.store({name} + at, {value}, mask=(line < {lines}) & (term < {padded}))"
 
 
-def _is_quantized(side: Matrix | ProblemWindow) -> bool:
-    return isinstance(side, Matrix) and side.quantized is not None
+def _is_narrow(side: Matrix | ProblemWindow) -> bool:
+    """Whether an operand has fewer bits than its elements, and kernels convert them in registers."""
+    return isinstance(side, Matrix) and (side.quantized is not None or side.is_widened)
 
 
 def orderings(problem: Problem, constants: Collection[Input], features: Features) -> list[Ordering]:
@@ -257,7 +262,7 @@ def orderings(problem: Problem, constants: Collection[Input], features: Features
     """
     assert features.tensor_cores is not None
     kind, form = features.tensor_cores.float32, form_of(problem, features)
-    sides = [side for side in (problem.left, problem.right) if is_float32(side) and not _is_quantized(side)]
+    sides = [side for side in (problem.left, problem.right) if is_float32(side) and not _is_narrow(side)]
     products = problem.stacks * problem.rows * problem.columns * problem.terms
     read = sum(side.source.desc.byte_length for side in (problem.left, problem.right)) / COPIED_BYTES_PER_US
     now, then = (max(read, 2 * products / 1e6 / rate) for rate in RATES[kind])

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ....composites import convolve as composites
 from ....expr import Traced
 from ....ops import convolution as convolutions, matrix
-from ..contraction.problem import Problem, convolution, product
+from ..contraction.problem import Matrix, Problem, convolution, product
 from ..table import gpu
 from .positions import along, channels_first
 from .results import Products, source_of, view_of
 
 TAKE_VIEWS = frozenset({matrix.matmul, matrix.gemm})
-"""Operations whose rules accept operands with permuted axes; see `view_of`."""
+"""Operations whose rules accept operands with permuted axes (see `view_of`), and one of 16 bits that counts as float32."""
 
 
 def _product(a: Traced, b: Traced, a_transpose: bool = False, b_transpose: bool = False) -> Problem:
     left, right = view_of(a), view_of(b)
     assert left is not None
     assert right is not None
-    return product(left, right, a_transpose, b_transpose)
+    problem = product(left, right, a_transpose, b_transpose)
+    if a.data_type == b.data_type:
+        return problem
+    sides = problem.left, problem.right
+    wide = [replace(s, is_widened=s.source.desc.data_type != "float32") for s in sides if isinstance(s, Matrix)]
+    return replace(problem, left=wide[0], right=wide[1])
 
 
 @gpu.lower(matrix.matmul)
