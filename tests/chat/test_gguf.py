@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import struct
 from pathlib import Path
 
@@ -77,6 +78,16 @@ def test_products_of_formats_equal_dequantised_ones(name: str, device: str, tmp_
     wanted = x @ matrix.T
     np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
     np.testing.assert_allclose(rows, matrix[[3, 0, -1]], rtol=1e-5, atol=1e-6 * np.abs(matrix).max())
+
+
+def test_page_has_the_table_of_formats() -> None:
+    """And formats take at most a fifth more on GPUs than in the file, but for the levels of IQ4_NL."""
+    root = Path(__file__).parent.parent.parent
+    table: str = runpy.run_path(str(root / "tools" / "gguf_formats.py"))["table"]()
+    assert table in (root / "docs" / "chat.md").read_text()
+    rows = [[cell.strip() for cell in line.split("|")[1:5]] for line in table.splitlines()[2:]]
+    assert len(rows) == len(FORMATS)
+    assert all(float(gpu) <= 1.2 * float(file) for name, file, _, gpu in rows if name != "IQ4_NL")
 
 
 def test_gguf_maps_floats_of_the_file(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Load and store floats and 32-bit integers, one or four at a time.
 
-Floats of 16 bits are computed in float32. Without `f16`, a word packs two float16 elements, and it always packs two of bfloat16.
+Floats of 16 bits are computed in float32. Without `f16`, a word packs two float16 elements; it always packs two of bfloat16.
 """
 
 from __future__ import annotations
