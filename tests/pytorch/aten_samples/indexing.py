@@ -69,4 +69,68 @@ SAMPLES = {
         Sample(floats(2, 3, 4, 5), [None, torch.tensor([[0], [2]]), None, torch.tensor([1, 2])]),
     ],
     "aten._unsafe_index.Tensor": [Sample(X, [None, None, integers(3, low=0, high=6)])],
+    **{
+        name: [
+            Sample(X, [torch.tensor([3, 0])], floats(2, 5, 6)),
+            Sample(X, [torch.tensor([3, -1])], floats(6)),
+            Sample(X, [None, torch.tensor([3, 0])], floats(4, 2, 6)),
+            Sample(X, [None, torch.tensor([3, 0])], torch.tensor(2.0)),
+            Sample(X, [torch.tensor([3, 0]), torch.tensor([1, 2])], floats(2, 6)),
+            Sample(X, [torch.tensor([[3], [0]]), torch.tensor([1, 2, 4])], floats(2, 3, 6)),
+            Sample(X, [None, torch.tensor([3, 0]), torch.tensor([1, 2])], floats(4, 2)),
+            Sample(X, [torch.tensor([3, 0]), None, torch.tensor([1, 2])], floats(2, 5)),
+            Sample(X, [torch.tensor([3, 0, 3])], floats(3, 5, 6), True),
+            Sample(X, [torch.tensor([3, 0, 3]), torch.tensor([1, 2, 1])], floats(3, 6), True),
+            Sample(X, [None, torch.tensor([1, 1]), torch.tensor([1, -1])], floats(4, 2), True),
+            Sample(X, [bools(4, 5, 6)], torch.tensor(7.0)),
+            Sample(X, [bools(4)], torch.tensor(7.0)),
+            Sample(X, [bools(4, 5)], torch.tensor([7.0]), True),
+        ]
+        for name in ("aten.index_put.default", "aten._unsafe_index_put.default")
+    },
+    "aten.scatter_add.default": [
+        Sample(floats(3, 5), 0, integers(2, 5, low=0, high=3), floats(2, 5)),
+        Sample(floats(3, 5), 1, integers(3, 7, low=0, high=5), floats(3, 7)),
+        Sample(floats(3, 5), 1, integers(2, 4, low=0, high=5), floats(3, 7)),
+        Sample(integers(5), 0, integers(8, low=0, high=5), integers(8)),
+    ],
+    "aten.scatter.reduce": [
+        Sample(floats(3, 5), 1, integers(3, 4, low=0, high=5), floats(3, 4), reduce=reduce)
+        for reduce in ("add", "multiply")
+    ],
+    "aten.scatter.value_reduce": [
+        Sample(floats(3, 5), 1, integers(3, 4, low=0, high=5), 1.5, reduce=reduce) for reduce in ("add", "multiply")
+    ],
+    "aten.scatter_reduce.two": [
+        Sample(floats(3, 5), 1, integers(3, 4, low=0, high=5), floats(3, 4), reduce)
+        for reduce in ("sum", "prod", "amax", "amin")
+    ],
+    "aten.index_add.default": [
+        Sample(X, 1, torch.tensor([4, 0, 4]), floats(4, 3, 6)),
+        Sample(X, -1, torch.tensor([4, 0]), floats(4, 5, 2), alpha=-2),
+    ],
+    "aten.index_copy.default": [
+        Sample(X, 0, torch.tensor([2, 0]), floats(2, 5, 6)),
+        Sample(X, 1, torch.tensor([4, 0]), floats(4, 2, 6)),
+        Sample(X, 2, torch.tensor([3]), floats(4, 5, 1)),
+    ],
+    "aten.index_fill.int_Scalar": [
+        Sample(X, 1, torch.tensor([4, 0]), 2.5),
+        Sample(integers(5), 0, torch.tensor([1]), 7),
+    ],
+    "aten.index_fill.int_Tensor": [Sample(X, 1, torch.tensor([4, 0]), torch.tensor(2.5))],
+    "aten.take.default": [Sample(X, torch.tensor([[0, 119], [7, -1]]))],
+    "aten.unfold.default": [Sample(X, 1, 3, 1), Sample(X, 2, 2, 2), Sample(X, 0, 4, 1), Sample(floats(9), -1, 4, 3)],
+    "aten.unfold_copy.default": [Sample(X, 1, 3, 1)],
+    "aten.diagonal.default": [
+        *[Sample(floats(4, 5), offset, names=False) for offset in (0, 1, -2, 9)],
+        Sample(X, 0, 1, 2, names=False),
+        Sample(X, 1, 2, 0, names=False),
+    ],
+    "aten.diagonal_copy.default": [Sample(floats(4, 5), names=False)],
+    **{
+        f"aten.{name}.default": [Sample(floats(4, 5)), Sample(X, 1), Sample(X, -2), Sample(bools(3, 3))]
+        for name in ("tril", "triu")
+    },
+    "aten.one_hot.default": [Sample(integers(2, 3, low=0, high=4), 5), Sample(integers(low=0, high=4), 4)],
 }

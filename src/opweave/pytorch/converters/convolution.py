@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from ... import composites
 from ...context.builder import MLGraphBuilder
 from ...core.graph import MLOperand
-from ...core.sizes import is_static
-from ..registry import axis_of, converts, refuse_if
+from ..registry import converts, refuse_if
 from .windows import both_sides, values_of, with_batches
 
 
@@ -158,31 +155,6 @@ def _(
     dilation: Sequence[int] = (1,),
 ) -> MLOperand:
     return convolution(b, input, weight, bias, stride, padding, dilation, True, output_padding, groups)
-
-
-@converts("aten.unfold.default")
-def _(b: MLGraphBuilder, self: MLOperand, dimension: int, size: int, step: int) -> MLOperand:
-    """Windows along one axis, in a new last axis."""
-    refuse_if(self.rank == 0, "its input is a scalar")
-    axis = axis_of(dimension, self.rank)
-    count = (self.shape[axis] - size) // step + 1
-    if is_static([count]):
-        positions = np.arange(count, dtype=np.int64)[:, None] * step + np.arange(size)
-        y = b.gather(self, b.constant(positions), axis=axis)
-    else:
-        refuse_if(size > 256, f"its windows have {size} elements, and the number of windows is not known")
-        strides, starts = [1] * self.rank, [0] * self.rank
-        strides[axis] = step
-        reach = (count - 1) * step + 1
-        sizes = [*self.shape[:axis], reach, *self.shape[axis + 1 :]]
-        parts = []
-        for tap in range(size):
-            starts[axis] = tap
-            part = b.slice(self, list(starts), sizes, strides=strides)
-            parts.append(b.reshape(part, [*part.shape[: axis + 1], 1, *part.shape[axis + 1 :]]))
-        y = b.concat(parts, axis + 1)
-    order = [a for a in range(y.rank) if a != axis + 1]
-    return b.transpose(y, permutation=[*order, axis + 1])
 
 
 @converts("aten.im2col.default")

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
+import numpy as np
+import torch
+
+from ... import composites
 from ...context.builder import MLGraphBuilder
 from ...core.graph import MLOperand
+from ...core.shapes import broadcast
 from ...core.sizes import Size
+from ...ops.constants import line
 from ..registry import AtenCall, as_type, axis_of, converts, refuse_if
 from ..sizes import maximum, minimum
+from .elementwise import is_one
 from .shapes import window
 
 LAST = 2**63 - 1
@@ -84,8 +92,6 @@ def slice_scatter(
 
 
 def _replace_rows(b: MLGraphBuilder, x: MLOperand, new: MLOperand, axis: int, rows: range) -> MLOperand:
-    import numpy as np
-
     shape = [1] * x.rank
     shape[axis] = len(rows)
     positions = b.expand(b.constant(np.array(rows, np.int64).reshape(shape)), new.shape)
@@ -138,16 +144,8 @@ def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: MLOperand, *, sparse_
 
 
 @converts("aten.scatter.src", "aten.scatter.value")
-def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: MLOperand, src: Any, *, call: AtenCall) -> MLOperand:
-    axis = axis_of(dim, self.rank)
-    if isinstance(src, MLOperand):
-        new = src
-        for k, (size, count) in enumerate(zip(src.shape, index.shape, strict=True)):
-            if size != count:
-                new = window(b, new, k, 0, count)
-    else:
-        new = b.expand(as_type(b, src, self.data_type), index.shape)
-    return b.scatter_elements(self, index, new, axis=axis)
+def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: MLOperand, src: Any) -> MLOperand:
+    return b.scatter_elements(self, index, _updates(b, self, index, src), axis=axis_of(dim, self.rank))
 
 
 @converts("aten.index.Tensor", "aten._unsafe_index.Tensor")
@@ -174,15 +172,11 @@ def _(b: MLGraphBuilder, self: MLOperand, indices: Sequence[MLOperand | None], *
 
 
 def _has_masks(call: AtenCall) -> bool:
-    import torch
-
     return any(getattr(index, "dtype", None) is torch.bool for index in call.arguments[1] or ())
 
 
 def _coordinates(b: MLGraphBuilder, indices: Sequence[Any]) -> MLOperand:
     """Indices that are broadcast together, as coordinates along a new last axis."""
-    from ...core.shapes import broadcast
-
     shape: tuple[Any, ...] = ()
     for index in indices:
         shape = broadcast(shape, index.shape)
@@ -192,3 +186,200 @@ def _coordinates(b: MLGraphBuilder, indices: Sequence[Any]) -> MLOperand:
         column = column if column.data_type == "int64" else b.cast(column, "int64")
         columns.append(b.reshape(column, [*shape, 1]))
     return b.concat(columns, len(shape)) if len(columns) > 1 else columns[0]
+
+
+# Writes at indices ---------------------------------------------------------------------------------------------------
+
+
+@converts("aten.index_put.default", "aten._unsafe_index_put.default")
+def _(
+    b: MLGraphBuilder,
+    self: MLOperand,
+    indices: Sequence[MLOperand | None],
+    values: MLOperand,
+    accumulate: bool = False,
+    *,
+    call: AtenCall,
+) -> MLOperand:
+    chosen = [axis for axis, index in enumerate(indices) if index is not None]
+    if _has_masks(call):
+        return _put_where(b, self, indices, values, accumulate)
+    if not chosen:
+        return b.add(self, values) if accumulate else b.expand(values, self.shape)
+    order = [*chosen, *(axis for axis in range(self.rank) if axis not in chosen)]
+    x = self if order == list(range(self.rank)) else b.transpose(self, permutation=order)
+    coordinates = _coordinates(b, [indices[axis] for axis in chosen])
+    new = _in_front(b, self, values, coordinates, chosen)
+    y = _accumulate(b, x, coordinates, new) if accumulate else b.scatter_nd(x, coordinates, new)
+    return y if x is self else b.transpose(y, permutation=[order.index(axis) for axis in range(self.rank)])
+
+
+def _put_where(
+    b: MLGraphBuilder, x: MLOperand, indices: Sequence[MLOperand | None], values: MLOperand, accumulate: bool
+) -> MLOperand:
+    """Write one value where a mask holds: a mask of the leading axes."""
+    (mask,) = [index for index in indices if index is not None][:1]
+    refuse_if(len(indices) > 1 or mask is None, "it has a mask among other indices")
+    is_one = all(size == 1 for size in values.shape)
+    refuse_if(not is_one, "a mask selects elements, whose number depends on values")
+    assert mask is not None
+    visible = b.reshape(mask, [*mask.shape, *[1] * (x.rank - mask.rank)])
+    new = b.reshape(values, [])
+    return b.where(visible, b.add(x, new) if accumulate else new, x)
+
+
+def _in_front(
+    b: MLGraphBuilder, x: MLOperand, values: MLOperand, coordinates: MLOperand, chosen: Sequence[int]
+) -> MLOperand:
+    """The values to write in the order of axes of `scatter_nd`: those of the indices, then the others."""
+    index_shape = list(coordinates.shape[:-1])
+    rest = [axis for axis in range(x.rank) if axis not in chosen]
+    is_adjacent = list(chosen) == list(range(chosen[0], chosen[-1] + 1))
+    before = [x.shape[axis] for axis in rest if axis < chosen[0]] if is_adjacent else []
+    after = [x.shape[axis] for axis in rest][len(before) :]
+    shape = [*before, *index_shape, *after]
+    new = values if list(values.shape) == shape else b.expand(values, shape)
+    if not before:
+        return new
+    count, rank = len(before), len(index_shape)
+    permutation = [*range(count, count + rank), *range(count), *range(count + rank, len(shape))]
+    return b.transpose(new, permutation=permutation)
+
+
+def _accumulate(b: MLGraphBuilder, x: MLOperand, coordinates: MLOperand, new: MLOperand) -> MLOperand:
+    """Add values at coordinates, of which several may be equal."""
+    depth = coordinates.shape[-1]
+    lead, inner = x.shape[:depth], prod(x.shape[depth:])
+    count = prod(coordinates.shape[:-1])
+    rows = b.reshape(coordinates, [count, depth])
+    position: MLOperand | None = None
+    for k, size in enumerate(lead):
+        column = b.slice(rows, [0, k], [count, 1])
+        limit = as_type(b, size, "int64")
+        column = b.where(b.lesser(column, as_type(b, 0, "int64")), b.add(column, limit), column)
+        position = column if position is None else b.add(b.mul(position, limit), column)
+    assert position is not None
+    flat, added = b.reshape(x, [prod(lead), inner]), b.reshape(new, [count, inner])
+    return b.reshape(composites.scatter_reduce(b, flat, position, added, axis=0, reduction="add"), x.shape)
+
+
+def _updates(b: MLGraphBuilder, x: MLOperand, index: MLOperand, src: Any) -> MLOperand:
+    """The updates of a scatter, in the shape of the indices."""
+    if not isinstance(src, MLOperand):
+        return b.expand(as_type(b, src, x.data_type), index.shape)
+    for k, (size, count) in enumerate(zip(src.shape, index.shape, strict=True)):
+        if size != count:
+            src = window(b, src, k, 0, count)
+    return src
+
+
+@converts("aten.scatter_add.default")
+def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: MLOperand, src: MLOperand) -> MLOperand:
+    return _combine(b, self, dim, index, _updates(b, self, index, src), "add")
+
+
+@converts("aten.scatter.reduce", "aten.scatter.value_reduce")
+def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: MLOperand, src: Any, *, reduce: str) -> MLOperand:
+    reductions: dict[str, Any] = {"add": "add", "multiply": "mul"}
+    return _combine(b, self, dim, index, _updates(b, self, index, src), reductions[reduce])
+
+
+@converts("aten.scatter_reduce.two")
+def _(
+    b: MLGraphBuilder,
+    self: MLOperand,
+    dim: int,
+    index: MLOperand,
+    src: MLOperand,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> MLOperand:
+    reductions: dict[str, Any] = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
+    refuse_if(reduce not in reductions, f"the reduction is {reduce}")
+    refuse_if(not include_self, "it leaves out the elements that are replaced")
+    return _combine(b, self, dim, index, _updates(b, self, index, src), reductions[reduce])
+
+
+def _combine(b: MLGraphBuilder, x: MLOperand, dim: int, index: MLOperand, new: MLOperand, reduction: Any) -> MLOperand:
+    if not x.rank:
+        x, index, new = (b.reshape(value, [1]) for value in (x, index, new))
+        return b.reshape(composites.scatter_reduce(b, x, index, new, axis=0, reduction=reduction), [])
+    return composites.scatter_reduce(b, x, index, new, axis=axis_of(dim, x.rank), reduction=reduction)
+
+
+def _column(b: MLGraphBuilder, index: MLOperand, axis: int, rank: int) -> MLOperand:
+    """Indices along one axis."""
+    shape: list[Any] = [1] * rank
+    shape[axis] = index.shape[0] if index.rank else 1
+    return b.reshape(index, shape)
+
+
+@converts("aten.index_add.default")
+def _(
+    b: MLGraphBuilder, self: MLOperand, dim: int, index: MLOperand, source: MLOperand, *, alpha: Any = 1
+) -> MLOperand:
+    axis = axis_of(dim, self.rank)
+    new = source if is_one(alpha) else b.mul(source, as_type(b, alpha, source.data_type))
+    return composites.scatter_reduce(b, self, _column(b, index, axis, self.rank), new, axis=axis, reduction="add")
+
+
+@converts("aten.index_copy.default")
+def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: MLOperand, source: MLOperand) -> MLOperand:
+    axis = axis_of(dim, self.rank)
+    if axis == 0 and self.rank:
+        return b.scatter_nd(self, b.reshape(index, [source.shape[0], 1]), source)
+    positions = b.expand(_column(b, index, axis, self.rank), source.shape)
+    return b.scatter_elements(self, positions, source, axis=axis)
+
+
+@converts("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
+def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: MLOperand, value: Any) -> MLOperand:
+    axis = axis_of(dim, self.rank)
+    column = _column(b, index, axis, self.rank)
+    shape = [column.shape[axis] if k == axis else size for k, size in enumerate(self.shape)]
+    new = b.expand(as_type(b, value, self.data_type), shape)
+    return b.scatter_elements(self, b.expand(column, shape), new, axis=axis)
+
+
+# Parts at positions --------------------------------------------------------------------------------------------------
+
+
+@converts("aten.take.default")
+def _(b: MLGraphBuilder, self: MLOperand, index: MLOperand) -> MLOperand:
+    return b.gather(b.reshape(self, [prod(self.shape)]), index, axis=0)
+
+
+@converts("aten.unfold.default", "aten.unfold_copy.default")
+def _(b: MLGraphBuilder, self: MLOperand, dimension: int, size: int, step: int) -> MLOperand:
+    x = self if self.rank else b.reshape(self, [1])
+    axis = axis_of(dimension, x.rank)
+    count = (x.shape[axis] - size) // step + 1
+    starts = b.mul(line(b, 0, count, "int64", [count, 1]), as_type(b, step, "int64"))
+    windows = b.gather(x, b.add(starts, b.constant(np.arange(size).reshape(1, size))), axis=axis)
+    order = [k for k in range(windows.rank) if k != axis + 1]
+    return b.transpose(windows, permutation=[*order, axis + 1])
+
+
+@converts("aten.diagonal.default", "aten.diagonal_copy.default")
+def _(b: MLGraphBuilder, self: MLOperand, offset: int = 0, dim1: int = 0, dim2: int = 1) -> MLOperand:
+    first, second = axis_of(dim1, self.rank), axis_of(dim2, self.rank)
+    rows, columns = self.shape[first], self.shape[second]
+    refuse_if(isinstance(rows, Size) or isinstance(columns, Size), "the sizes of its matrices are not known")
+    rest = [axis for axis in range(self.rank) if axis not in (first, second)]
+    x = b.transpose(self, permutation=[*rest, first, second])
+    lead = [self.shape[axis] for axis in rest]
+    count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
+    positions = np.arange(count) * (columns + 1) + max(offset, 0) + max(-offset, 0) * columns
+    return b.gather(b.reshape(x, [*lead, rows * columns]), b.constant(positions), axis=len(lead))
+
+
+@converts("aten.tril.default", "aten.triu.default")
+def _(b: MLGraphBuilder, self: MLOperand, diagonal: int = 0, *, call: AtenCall) -> MLOperand:
+    return b.triangular(self, upper="triu" in call.name, diagonal=diagonal)
+
+
+@converts("aten.one_hot.default")
+def _(b: MLGraphBuilder, self: MLOperand, num_classes: int = -1) -> MLOperand:
+    refuse_if(not isinstance(num_classes, Size) and num_classes < 0, "the number of classes depends on values")
+    return composites.one_hot(b, self, num_classes, data_type="int64")
