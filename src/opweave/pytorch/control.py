@@ -33,10 +33,8 @@ def _handles(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def run_part(frame: Frame, part: Any, values: Sequence[Any], nodes: Sequence[Any] = ()) -> Any:
-    """Convert a part of a program; writes to its inputs are writes to `nodes`, the arguments of the call."""
-    from .convert import Frame as NewFrame
-
-    inner = NewFrame(frame.owner, part, values, frame.label)
+    """Convert a part of a program; writes to its inputs are writes to `nodes`, the arguments of a call that runs once."""
+    inner = type(frame)(frame.owner, part, values, frame.label, records=frame.records and bool(nodes))
     outputs = inner.run()
     for node, old, placeholder in zip(nodes, values, inner.inputs, strict=bool(nodes)):
         new = inner.values[placeholder]

@@ -83,7 +83,7 @@ class ProgramConversion:
     """Converts a program; takes the builder of its graph, and the names of its sizes.
 
     Attributes:
-        operands: for each node of the outermost program that is one operand, or several, these operands.
+        operands: for each call that is one operand, or several, these operands; without those within decompositions.
         fallbacks: the calls that PyTorch runs.
     """
 
@@ -95,14 +95,15 @@ class ProgramConversion:
 
     def run(self, module: Any, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
         """Convert a program for the values of its inputs; return its outputs, and the values that the inputs have then."""
-        frame = Frame(self, module, inputs)
+        frame = Frame(self, module, inputs, records=True)
         outputs = frame.run()
-        self.operands = {
-            node: tuple(item for item in (value if isinstance(value, (tuple, list)) else (value,)))
-            for node, value in frame.first_values.items()
-            if _is_operands(value)
-        }
         return outputs, [frame.values[node] for node in frame.inputs]
+
+    def record(self, node: Any, value: Any) -> None:
+        """Record the operands that a call becomes when it is first evaluated; later writes do not change them."""
+        items = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+        if items and all(isinstance(item, MLOperand) for item in items):
+            self.operands.setdefault(node, items)
 
     def operand_of(self, value: Any, subject: str = "a constant") -> Any:
         """An operand for a constant of PyTorch; other values as they are. A tensor is one operand wherever it is used."""
@@ -129,10 +130,11 @@ class ProgramConversion:
 class Frame:
     """One program with the values of its nodes: the outermost one, or a part of control flow or of a decomposition."""
 
-    def __init__(self, owner: ProgramConversion, module: Any, inputs: Sequence[Any], label: str = "") -> None:
-        self.owner, self.module, self.label = owner, module, label
+    def __init__(
+        self, owner: ProgramConversion, module: Any, inputs: Sequence[Any], label: str = "", *, records: bool = False
+    ) -> None:
+        self.owner, self.module, self.label, self.records = owner, module, label, records
         self.values: dict[Any, Any] = {}
-        self.first_values: dict[Any, Any] = {}
         self.inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
         self.views = Views(self)
         self._live = _live_nodes(module)
@@ -157,7 +159,8 @@ class Frame:
                 else:
                     assert node.op == "placeholder", node.op
                     continue
-                self.first_values[node] = self.values[node]
+                if self.records:
+                    self.owner.record(node, self.values[node])
         raise AssertionError("a program without outputs")
 
     def fill(self, arguments: Any) -> Any:
@@ -286,11 +289,6 @@ def _map_with(function: Callable[[Any, Any], Any], values: Any, metas: Any) -> A
     if isinstance(values, dict):
         return {key: _map_with(function, value, metas[key]) for key, value in values.items()}
     return function(values, metas)
-
-
-def _is_operands(value: Any) -> bool:
-    items = value if isinstance(value, (tuple, list)) else (value,)
-    return bool(items) and all(isinstance(item, MLOperand) for item in items)
 
 
 def _attribute(module: Any, path: str) -> Any:

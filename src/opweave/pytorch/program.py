@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,16 +81,21 @@ class ConvertedProgram:
 
 
 def convert_program(
-    program: Any, context: MLContext, names: dict[tuple[str, int], str], *, fallback: str = "auto"
+    program: Any,
+    context: MLContext,
+    names: dict[tuple[str, int], str],
+    *,
+    fallback: str = "auto",
+    numbers: Mapping[str, int] | None = None,
 ) -> ConvertedProgram:
     """Convert an exported program to a graph of a context.
 
-    `names` are the user's names of dimensions, by input and axis.
+    `names` are the names of dimensions, by input and axis; `numbers` are those of PyTorch's symbols, for a static graph.
     """
     signature = program.graph_signature
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     builder = LabellingBuilder(context)
-    sizes = SizeNames()
+    sizes = SizeNames(numbers)
     written = written_inputs(program)
     inputs: list[ProgramInput] = []
     values: list[Any] = []
@@ -115,7 +120,7 @@ def convert_program(
                 continue
             tensor = None
         else:
-            tensor = _state(program, spec)
+            tensor = state_of_input(program, spec)
             if not isinstance(tensor, torch.Tensor):  # an object of TorchScript, or a token
                 raise NotSupportedError(f"from_torch: {name} is a {type(tensor).__name__}, and graphs take tensors")
             if name not in written:
@@ -146,7 +151,7 @@ def written_inputs(program: Any) -> set[str]:
     return names
 
 
-def _state(program: Any, spec: Any) -> Any:
+def state_of_input(program: Any, spec: Any) -> Any:
     """The tensor of a parameter, buffer or constant."""
     for table in (program.state_dict, program.constants):
         if spec.target in table:
@@ -172,7 +177,8 @@ def _declared(name: str, shape: Sequence[Any], sizes: SizeNames, names: dict[tup
             )
         if expression.name not in sizes.values:
             sizes.values[expression.name] = Size(names.get((name, axis), str(expression)))
-        declared.append(sizes.values[expression.name].name)
+        value = sizes.values[expression.name]
+        declared.append(value.name if isinstance(value, Size) else value)
     return declared
 
 

@@ -87,5 +87,8 @@ profile_model = Link("inspect.profile")
 draw_model = Link("inspect.drawing.api")
 """Implements `InferenceSession.draw`: `(compiled, inputs, outputs, title, path, profile)`."""
 
+diff_torch = Link("pytorch.diff")
+"""Implements `opweave.diff` for modules of PyTorch: `(model, other, inputs, on, tolerance, progress)`."""
+
 deferred_context = Link("lazy.deferred_context")
 """The class of the contexts of `create_context(deferred=True)`."""

@@ -17,6 +17,7 @@ from ...onnx.model.booleans import bool_as_uint8
 from ...onnx.model.limits import DEFAULT, ModelLimits
 from ...onnx.model.model import Model
 from ...onnx.session.load import arguments_of
+from ...support import lazy_imports
 from ...support.errors import require
 from ...support.formatting import sizes_text
 from ...support.hints import require_names
@@ -32,7 +33,7 @@ from .result import Difference
 def diff(
     model: Any,
     other: Any = None,
-    inputs: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | Sequence[Any] | None = None,
     *,
     on: MLContext | str | None = None,
     against: MLContext | str | None = None,
@@ -57,11 +58,14 @@ def diff(
 
     Args:
         model: an `MLGraph`; or an ONNX model: the path of an .onnx file, its bytes, or a `ModelProto`. Nodes that
-            WebNN cannot express are compared, too; they run in ONNX Runtime, on the reference in ONNX's own evaluator.
+            WebNN cannot express are compared, too; they run in ONNX Runtime, on the reference in ONNX's own evaluator. Or a
+            module of PyTorch, an exported program, or what `from_torch` made of one.
         other: another graph or model of the same structure, which `model` is compared with; None for itself. Constants and
-            attributes may differ, as may float32 and float16.
+            attributes may differ, as may float32 and float16. For a module of PyTorch, what `from_torch` made of it: its
+            operations are compared with the values that PyTorch computes for the same nodes of the exported program.
         inputs: an array for each input, by name, of the data type that `model` has; None for random ones, with the sizes of
-            the last run for a graph with names.
+            the last run for a graph with names. For a module of PyTorch, its arguments: a tuple, or a mapping of keyword
+            arguments; None for those of the export.
         on: where `model` runs: a context, or "DEVICE[:BACKEND][@PRECISION]" as in "cpu:openvino@bfloat16". Default: the
             context of a graph, the best device for a model.
         against: where the other side runs, in the form of `on`. Default: "reference", or with `other` its context, or `on`.
@@ -83,6 +87,9 @@ def diff(
         InvalidStateError: a graph is destroyed, or a context lost.
         OperationError: an engine refuses a part.
     """
+    if is_of_torch(model) or is_of_torch(other):
+        difference: Difference = lazy_imports.diff_torch(model, other, inputs, on, tolerance, progress)
+        return difference
     compared = comparison(
         model,
         other,
@@ -98,10 +105,16 @@ def diff(
         return compared.run(progress) if progress is not None else compared.run()
 
 
+def is_of_torch(value: Any) -> bool:
+    """Whether a value is a module or a program of PyTorch, or was made of one by `from_torch`, without importing PyTorch."""
+    modules = {cls.__module__ for cls in type(value).__mro__}
+    return any(name.partition(".")[0] == "torch" or name == "opweave.pytorch.module" for name in modules)
+
+
 def comparison(
     model: Any,
     other: Any = None,
-    inputs: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | Sequence[Any] | None = None,
     *,
     on: MLContext | str | None = None,
     against: MLContext | str | None = None,
@@ -126,6 +139,7 @@ def comparison(
         if default is not None
         else context_of(against or "reference")
     )
+    assert inputs is None or isinstance(inputs, Mapping)
     arrays = dict(inputs) if inputs is not None else None
     first, feed = _record(model, mine, arrays, seed, fix_shapes, limits)
     a = Side(mine, first, _is_fused(model))
