@@ -115,6 +115,8 @@ def names_of(program: Any, module: Any, args: Sequence[Any], kwargs: Any, shapes
         by_input.append({axis: name for axis, dim in pairs if (name := _name_of(dim))})
 
     combined = _combine_args(module, tuple(args), dict(kwargs or {}))
+    if isinstance(shapes, (tuple, list)):
+        combined = type(shapes)(combined.values())
     _tree_map_with_path(note, combined, shapes, tree_name="inputs")
     inputs = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
     return {

@@ -40,7 +40,7 @@ def from_torch(
             Shapes of tensors are those of all calls, except for `dynamic_shapes`. Not for an exported program.
         kwargs: example keyword arguments.
         dynamic_shapes: dimensions that may differ in calls, as `torch.export.export` takes them, by parameter. Names may be
-            strings: `{"x": {0: "batch"}}`.
+            strings: `{"x": {0: "batch"}}`. Their sizes in the example must be at least 2: PyTorch takes 1 as fixed.
         context: the context of the graph; default: a new one on the best device.
         fallback: for operators without a converter: "auto" lets PyTorch run them as nodes of the graph, which `explain()`
             counts; "error" makes them an error.
@@ -56,7 +56,7 @@ def from_torch(
 
     >>> import torch, opweave as ow
     >>> module = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.ReLU()).eval()
-    >>> compiled = ow.from_torch(module, (torch.ones(1, 4),), dynamic_shapes=({0: "batch"},))
+    >>> compiled = ow.from_torch(module, (torch.ones(2, 4),), dynamic_shapes=({0: "batch"},))
     >>> compiled(torch.ones(3, 4)).shape
     torch.Size([3, 2])
     """

@@ -153,6 +153,8 @@ class Views:
                 f"from_torch: {place_of(view)} writes to a view made by {target}; write to a copy (clone), and return that"
             )
         own = frame.owner
+        if isinstance(new, (tuple, list)):
+            new = [own.operand_of(item) for item in new]
         return writer(
             frame.builder,
             own.operand_of(old),
@@ -193,6 +195,16 @@ def _selected(b: Any, old: MLOperand, new: MLOperand, dim: int, index: int) -> M
     return select_scatter(b, old, new, dim, index)
 
 
+def _joined(b: Any, old: MLOperand, new: Any, sizes: Any, dim: int = 0) -> MLOperand:
+    return new[0] if len(new) == 1 else b.concat(new, dim % old.rank)
+
+
+def _stacked(b: Any, old: MLOperand, new: Any, dim: int = 0) -> MLOperand:
+    axis = dim % old.rank
+    shape = [*old.shape[:axis], 1, *old.shape[axis + 1 :]]
+    return _joined(b, old, [b.reshape(row, shape) for row in new], (), axis)
+
+
 _WRITERS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(
         ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "_unsafe_view", "view_as"), _reshaped
@@ -202,6 +214,8 @@ _WRITERS: dict[str, Callable[..., Any]] = {
     "transpose": _transposed,
     "t": _transposed,
     "numpy_T": lambda b, old, new: _permuted(b, old, new, range(old.rank)[::-1]),
+    **dict.fromkeys(("chunk", "split", "split_with_sizes"), _joined),
+    "unbind": _stacked,
     "slice": _sliced,
     "select": _selected,
 }

@@ -1,0 +1,421 @@
+"""`from_torch`: what modules become, and how the result is called. PyTorch is the witness."""
+
+from __future__ import annotations
+
+import doctest
+import subprocess
+import sys
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+from torch.nn import functional
+
+import opweave as ow
+from opweave import pytorch
+from opweave.pytorch import order
+
+CPU = ow.ml.create_context(device="cpu", verify=False)
+
+
+def module_of(function: Any, **buffers: Any) -> nn.Module:
+    """A module whose `forward` is a function of the module and its arguments."""
+
+    class Made(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, value in buffers.items():
+                self.register_buffer(name, value.clone())
+
+        def forward(self, *args: Any) -> Any:
+            return function(self, *args)
+
+    return Made().eval()
+
+
+def check(function: Any, *args: Any, shapes: Any = None, calls: Any = (), **buffers: Any) -> ow.CompiledModule:
+    """Convert a function, and compare calls with PyTorch's: results, and buffers and arguments afterwards."""
+    module, witness = module_of(function, **buffers), module_of(function, **buffers)
+    compiled = ow.from_torch(module, args, context=CPU, fallback="error", dynamic_shapes=shapes)
+    for call in (args, *calls):
+        mine, theirs = ([a.clone() for a in call] for _ in range(2))
+        got, expected = compiled(*mine), witness(*theirs)
+        torch.testing.assert_close(got, expected)
+        torch.testing.assert_close(mine, theirs)
+        torch.testing.assert_close(dict(module.named_buffers()), dict(witness.named_buffers()))
+    return compiled
+
+
+# Calls ---------------------------------------------------------------------------------------------------------------
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.body = nn.Sequential(nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Flatten(1), nn.Linear(64, 5))
+
+    def forward(self, image: Any, *, scale: Any = None, flag: bool = True) -> dict[str, Any]:
+        y = self.body(self.stem(image))
+        return {"scores": y if scale is None else y * scale, "more": [y.argmax(-1), image.shape[0]]}
+
+
+def test_result_has_structure_of_module() -> None:
+    module = Network().eval()
+    image = torch.randn(2, 3, 4, 4)
+    compiled = ow.from_torch(module, (image,), {"scale": torch.tensor(2.0), "flag": True}, context=CPU)
+    got, expected = compiled(image, flag=True, scale=torch.tensor(3.0)), module(image, scale=torch.tensor(3.0))
+    assert got.keys() == expected.keys()
+    torch.testing.assert_close(got["scores"], expected["scores"])
+    assert torch.equal(got["more"][0], expected["more"][0])
+    assert got["more"][1] == 2
+
+
+def test_kind_of_results_is_that_of_arguments() -> None:
+    compiled = ow.from_torch(nn.ReLU().eval(), (torch.zeros(2, 3),), context=CPU)
+    array = np.float32([[-1, 0, 1], [2, -3, 4]])
+    expected = np.maximum(array, 0)
+    assert isinstance(compiled(array), np.ndarray)
+    assert isinstance(compiled(torch.from_numpy(array)), torch.Tensor)
+    tensor = compiled(CPU.tensor_from(array))
+    assert isinstance(tensor, ow.MLTensor)
+    for result in (compiled(array), compiled(torch.from_numpy(array)).numpy(), tensor.numpy()):
+        assert np.array_equal(result, expected)
+
+
+def test_bool_is_bool_outside() -> None:
+    compiled = ow.from_torch(
+        module_of(lambda self, x, m: (x > 0) & m), (torch.zeros(3), torch.zeros(3).bool()), context=CPU
+    )
+    mask = np.array([True, True, False])
+    assert compiled(np.float32([1, -1, 1]), mask).tolist() == [True, False, False]
+    assert compiled(np.float32([1, -1, 1]), mask).dtype == np.bool_
+    assert compiled(torch.tensor([1.0, -1.0, 1.0]), torch.from_numpy(mask)).dtype is torch.bool
+
+
+def test_nothing_is_copied() -> None:
+    module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
+    x = torch.randn(3, 8)
+    compiled = ow.from_torch(module, (x,), context=CPU)
+    compiled(x)
+    ow.memory.copies.reset()
+    compiled(x)
+    assert ow.memory.copies.count == 0
+    pointers = {p.data_ptr() for p in module.parameters()}
+    constants = {c.value.ctypes.data for c in _recorded(compiled).constants}
+    assert pointers <= constants
+
+
+def _recorded(compiled: ow.CompiledModule) -> Any:
+    from opweave.context.graph import recorded_graph
+
+    return recorded_graph(compiled.graph)
+
+
+def test_names_of_dimensions() -> None:
+    words = {"x": {0: "batch", 1: Dim("words", min=2)}}
+
+    class Attend(nn.Module):
+        def forward(self, x: Any) -> Any:
+            q = x[:, None]
+            y = functional.scaled_dot_product_attention(q, q, q, is_causal=True)[:, 0]
+            return (
+                y.reshape(x.shape[0] * x.shape[1], -1),
+                x.shape[1],
+                x.new_zeros(x.shape[0]),
+                torch.arange(x.shape[1]) * 2,
+            )
+
+    module = Attend().eval()
+    compiled = ow.from_torch(module, (torch.randn(2, 5, 8),), dynamic_shapes=words, context=CPU, fallback="error")
+    assert str(compiled.graph.inputs["x"].shape) == "(batch, words, 8)"
+    for shape in ((2, 5, 8), (3, 7, 8), (4, 2, 8)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), module(x))
+
+
+def test_exported_program_is_taken() -> None:
+    module = nn.Linear(4, 2).eval()
+    program = torch.export.export(module, (torch.randn(2, 4),), dynamic_shapes=({0: Dim("n")},))
+    for taken in (program, program.run_decompositions()):
+        compiled = ow.from_torch(taken, context=CPU)
+        torch.testing.assert_close(compiled(torch.ones(5, 4)), module(torch.ones(5, 4)))
+    with pytest.raises(ow.ValidationError, match="an exported program has args already"):
+        ow.from_torch(program, (torch.ones(2, 4),))
+
+
+def test_labels_are_modules() -> None:
+    compiled = ow.from_torch(Network().eval(), (torch.randn(2, 3, 4, 4),), context=CPU)
+    labels = {node.label for node in _recorded(compiled).nodes}
+    assert {"stem", "body.0", "body.3"} <= labels
+    assert "'body.3'" in compiled.explain()
+    assert "stem" in compiled.draw()
+
+
+# Writes --------------------------------------------------------------------------------------------------------------
+
+
+def test_writes_to_views() -> None:
+    def views(self: Any, x: Any) -> Any:
+        y = x * 1
+        row = y[1]
+        row[2:] = 7
+        y.view(-1)[0] += 5
+        y.t()[1].mul_(2)
+        left, right = y.chunk(2, 1)
+        left.neg_()
+        alias = y.view(3, 4)
+        y[:, 3].zero_()
+        return y, row, alias + 0, right
+
+    check(views, torch.randn(3, 4), calls=[(torch.randn(3, 4),)])
+
+
+def test_writes_to_buffers_and_arguments() -> None:
+    def step(self: Any, x: Any, position: Any) -> Any:
+        self.cache.index_copy_(0, position, x)
+        self.count += 1
+        with torch.no_grad():
+            self.total.add_(x.sum())
+        x.mul_(2)
+        return self.cache.sum(0), self.count * 1
+
+    buffers = {"cache": torch.zeros(4, 3), "count": torch.zeros(1, dtype=torch.int64), "total": torch.zeros(())}
+    calls = [(torch.randn(1, 3), torch.tensor([k])) for k in (1, 3, 0)]
+    compiled = check(step, torch.randn(1, 3), torch.tensor([2]), calls=calls, **buffers)
+    assert {"b_cache", "b_count", "b_total"} <= set(compiled.graph.inputs)
+
+
+def test_slice_of_buffer_is_written() -> None:
+    def roll(self: Any, x: Any) -> Any:
+        self.window[:-1] = self.window[1:].clone()
+        self.window[-1] = x
+        return self.window.mean(0)
+
+    check(roll, torch.randn(3), calls=[(torch.randn(3),)] * 3, window=torch.zeros(4, 3))
+
+
+# Control flow --------------------------------------------------------------------------------------------------------
+
+
+def test_branches_on_values() -> None:
+    def branch(self: Any, x: Any) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * 2, (x,))
+
+    check(branch, torch.ones(3), calls=[(-torch.ones(3),)])
+
+
+def test_scan_is_unrolled() -> None:
+    from torch._higher_order_ops.scan import scan
+
+    def add(carry: Any, x: Any) -> Any:
+        return carry + x, carry * x
+
+    check(lambda self, x: scan(add, torch.zeros(3), x, dim=0), torch.randn(4, 3))
+
+
+# Fallback and errors -------------------------------------------------------------------------------------------------
+
+
+class Special(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = module_of(lambda self, x: torch.special.i1e(x))
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x * 2) + 1
+
+
+def test_operator_without_converter_runs_in_pytorch() -> None:
+    x = torch.randn(2, 3)
+    compiled = ow.from_torch(Special().eval(), (x,), dynamic_shapes=({0: "n"},), context=CPU)
+    for rows in (2, 5):
+        torch.testing.assert_close(compiled(torch.ones(rows, 3)), Special()(torch.ones(rows, 3)))
+    (call,) = compiled.fallbacks
+    assert call.name == "aten.special_i1e.default"
+    assert "inner" in call.place
+    assert "test_from_torch.py" in call.place
+    first, second = compiled.explain().splitlines()[:2]
+    assert first.endswith("1 of them in PyTorch:")
+    assert "aten.special_i1e.default in 'inner'" in second
+    with pytest.raises(ow.NotSupportedError) as raised:
+        ow.from_torch(Special().eval(), (x,), context=CPU, fallback="error")
+    for text in (
+        "aten.special_i1e.default",
+        "'inner'",
+        "test_from_torch.py:",
+        "fallback='auto'",
+        "opweave.pytorch.converts",
+    ):
+        assert text in str(raised.value)
+
+
+def test_fallback_runs_on_reference() -> None:
+    compiled = ow.from_torch(Special().eval(), (torch.ones(2),), context=ow.ml.create_context(device="reference"))
+    torch.testing.assert_close(compiled(torch.ones(2)), Special()(torch.ones(2)))
+
+
+@pytest.mark.parametrize(
+    ("module", "args", "message"),
+    [
+        (nn.Linear(2, 2), (torch.ones(1, 2),), "Linear is in training mode.*call module.eval"),
+        (
+            nn.Linear(2, 2, device="meta").eval(),
+            (torch.ones(1, 2),),
+            "weight is on the device 'meta'.*load the weights",
+        ),
+        (nn.ReLU().eval(), torch.ones(2), r"args must be a tuple of arguments, got a tensor; write \(x,\)"),
+        (len, (), "takes a torch.nn.Module or a torch.export.ExportedProgram"),
+        (nn.ReLU().eval(), (), "the arguments do not fit ReLU|torch.export refuses ReLU"),
+        (
+            module_of(lambda self, x: x.nonzero()),
+            (torch.ones(2),),
+            "aten.nonzero.default in .*depends on values.*torch.where",
+        ),
+        (module_of(lambda self, x: x[x > 0]), (torch.ones(2),), "depends on values"),
+        (
+            module_of(lambda self, x: x if x.sum() > 0 else -x),
+            (torch.ones(2),),
+            "branch or a shape that depends on values.*torch.where",
+        ),
+        (module_of(lambda self, x: x * x.sum().item()), (torch.ones(2),), "the number depends on values"),
+    ],
+)
+def test_modules_that_are_refused(module: Any, args: Any, message: str) -> None:
+    with pytest.raises(ow.MLError, match=f"(?s){message}"):
+        ow.from_torch(module, args, context=CPU)
+
+
+def test_autocast_is_refused() -> None:
+    with torch.autocast("cpu"), pytest.raises(ow.ValidationError, match=r"autocast is on for cpu.*create_context"):
+        ow.from_torch(nn.ReLU().eval(), (torch.ones(2),))
+
+    def inside(self: Any, x: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return x @ x
+
+    with pytest.raises(ow.NotSupportedError, match=r"runs under torch.autocast.*remove the autocast"):
+        ow.from_torch(module_of(inside), (torch.ones(2, 2),))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (((torch.ones(2, 3), 3), {}), "'n' must be 2, the value that the module was exported with, got 3"),
+        (((torch.ones(2, 3),), {}), "the arguments must be as those of the export, 2 positional"),
+        (((torch.ones(2, 3).double(), 2), {}), r"'x' must be torch.float32, got torch.float64"),
+        (((np.ones((2, 3)), 2), {}), r"'x' must be float32, got float64; array.astype\('float32'\)"),
+        (((torch.ones(2, 4), 2), {}), "shape"),
+        (((torch.ones(2, 3, device="meta"), 2), {}), "'x' is on meta"),
+    ],
+)
+def test_calls_that_are_refused(call: Any, message: str) -> None:
+    class Repeat(nn.Module):
+        def forward(self, x: Any, n: int) -> Any:
+            return x.repeat(n, 1)
+
+    compiled = ow.from_torch(Repeat().eval(), (torch.ones(2, 3), 2), context=CPU)
+    assert compiled(torch.ones(2, 3), 2).shape == (4, 3)
+    with pytest.raises(ow.ValidationError, match=message):
+        compiled(*call[0], **call[1])
+
+
+def test_converter_of_user() -> None:
+    @torch.library.custom_op("opweavetest::wave", mutates_args=())
+    def wave(x: torch.Tensor, speed: float) -> torch.Tensor:
+        return torch.sin(x * speed)
+
+    @wave.register_fake
+    def _(x: Any, speed: float) -> Any:
+        return torch.empty_like(x)
+
+    module = module_of(lambda self, x: wave(x, 3.0))
+    assert len(ow.from_torch(module, (torch.ones(2),), context=CPU).fallbacks) == 1
+
+    @pytorch.converts("opweavetest.wave.default")
+    def _(b: Any, x: Any, speed: float) -> Any:
+        return b.sin(b.mul(x, speed))
+
+    compiled = ow.from_torch(module, (torch.ones(2),), context=CPU, fallback="error")
+    torch.testing.assert_close(compiled(torch.ones(2)), torch.sin(torch.ones(2) * 3))
+
+
+# Differences ---------------------------------------------------------------------------------------------------------
+
+
+def test_diff_finds_nothing_in_equal_modules() -> None:
+    module = Network().eval()
+    compiled = ow.from_torch(module, (torch.randn(2, 3, 4, 4),), context=CPU)
+    difference = ow.diff(module, compiled)
+    assert difference.first is None
+    assert difference.is_complete
+    assert {"conv2d 'stem'", "relu_ 'body.0'", "linear 'body.3'"} <= {row.title for row in difference.rows}
+    assert ow.diff(compiled, inputs=(torch.randn(2, 3, 4, 4),)).first is None
+    assert ow.diff(module, inputs=(torch.randn(2, 3, 4, 4),), on="reference").first is None
+
+
+def test_diff_names_layer_with_planted_error(tmp_path: Any) -> None:
+    module, changed = Network().eval(), Network().eval()
+    changed.load_state_dict(module.state_dict())
+    with torch.no_grad():
+        changed.body[3].weight.mul_(1.001)
+    compiled = ow.from_torch(module, (torch.randn(2, 3, 4, 4),), context=CPU)
+    difference = ow.diff(changed, compiled)
+    assert difference.first is not None
+    assert difference.first.title == "linear 'body.3'"
+    difference.save(tmp_path / "report.html")
+    assert "body.3" in (tmp_path / "report.html").read_text()
+
+
+def test_diff_names_wrong_converter(monkeypatch: pytest.MonkeyPatch) -> None:
+    from opweave.pytorch.registry import CONVERTERS
+
+    module = module_of(lambda self, x: torch.tanh(torch.sigmoid(x) * 3) + 1)
+    monkeypatch.setitem(CONVERTERS, "aten.sigmoid.default", (lambda b, x: b.hard_sigmoid(x), False))
+    difference = ow.diff(module, ow.from_torch(module, (torch.randn(50),), context=CPU))
+    assert [row.title for row in difference.found] == ["sigmoid 'sigmoid'"]
+
+
+def test_diff_of_state_leaves_buffers_alone() -> None:
+    def count(self: Any, x: Any) -> Any:
+        self.count += 1
+        return x * self.count
+
+    module = module_of(count, count=torch.zeros(1))
+    compiled = ow.from_torch(module, (torch.ones(2),), context=CPU)
+    assert ow.diff(module, compiled).first is None
+    assert module.count.item() == 0
+
+
+# Loading -------------------------------------------------------------------------------------------------------------
+
+
+def test_order_of_mesa_and_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import of Triton behind Mesa's LLVM ends the process, so that there must be an error before."""
+    monkeypatch.setattr(order, "find_spec", lambda name: object())
+    monkeypatch.delitem(sys.modules, "triton", raising=False)
+    monkeypatch.setattr(order, "mapped_libraries", lambda: {"/usr/lib/libLLVM-15.so.1", "/usr/lib/libc.so.6"})
+    with pytest.raises(ow.OperationError, match=r"libLLVM-15.so.1.*`import triton` before the first context"):
+        ow.from_torch(nn.ReLU().eval(), (torch.ones(2),))
+    monkeypatch.setitem(sys.modules, "triton", order)
+    order.check_order()
+
+
+def test_names_need_no_pytorch() -> None:
+    script = "import sys; sys.modules['torch'] = None; import opweave as ow; print(ow.from_torch.__name__)\n"
+    script += "try:\n    ow.from_torch(len)\nexcept ow.MissingExtraError as error:\n    print(error)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[0] == "from_torch"
+    assert "torch" in done.stdout.splitlines()[1]
+
+
+@pytest.mark.parametrize("name", ["", ".module", ".registry", ".tensors"])
+def test_examples(name: str) -> None:
+    module = import_module(f"opweave.pytorch{name}")
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    assert doctest.testmod(module, optionflags=options).failed == 0
