@@ -61,7 +61,7 @@ class ConvertedProgram:
 
     Attributes:
         graph: the graph; None if nothing is computed.
-        inputs: the inputs of the graph, in order.
+        inputs: the inputs of the graph, in order, and those that it writes to without reading them.
         outputs: the results of the module, in order, flattened.
         writes: output of the graph -> the input whose memory gets it: a buffer, or an argument that the module writes to.
         constants: position of an argument that is no tensor -> its value when the program was exported.
@@ -208,9 +208,9 @@ class _Ends:
         by_target = {spec.target: spec.arg.name for spec in signature.input_specs if spec.target is not None}
         for spec, value, meta in zip(specs, results, metas, strict=True):
             if spec.kind == OutputKind.BUFFER_MUTATION:
-                writes[self._end(value, by_target[spec.target])] = by_target[spec.target]
+                self._write(writes, value, by_target[spec.target])
             elif spec.kind == OutputKind.USER_INPUT_MUTATION:
-                writes[self._end(value, spec.target)] = spec.target
+                self._write(writes, value, spec.target)
             elif spec.kind == OutputKind.USER_OUTPUT:
                 outputs.append(self._output(value, meta, spec.arg))
             else:
@@ -218,10 +218,11 @@ class _Ends:
         named = {item.name: item for item in self.inputs}
         for spec, value, last in zip(signature.input_specs, self.values, final, strict=True):
             if last is not value and spec.arg.name in named:
-                writes[self._end(last, spec.arg.name)] = spec.arg.name
+                self._write(writes, last, spec.arg.name)
         hidden = shapes_needed(conversion.builder, self.ends) if self.ends else {}
         graph = conversion.builder.build(self.ends | hidden) if self.ends else None
-        inputs = self.inputs if graph is None else [item for item in self.inputs if item.name in graph.inputs]
+        names = {*writes.values(), *(graph.inputs if graph is not None else named)}
+        inputs = [item for item in self.inputs if item.name in names]
         return ConvertedProgram(
             graph, inputs, outputs, writes, self.constants, self.arguments, conversion.fallbacks, conversion.operands
         )
@@ -237,6 +238,13 @@ class _Ends:
                 return ProgramOutput("", None, value.detach(), dtype)
             return ProgramOutput(self._end(value, argument.name), None, None, dtype)
         return ProgramOutput("", None, value, None)
+
+    def _write(self, writes: dict[str, str], value: Any, target: str) -> None:
+        """Add an output of the graph that is written to an input; each output is written to one."""
+        name = self._end(value, target)
+        if name in writes:
+            name = self._end(self.conversion.builder.identity(self.conversion.operand_of(value)), target)
+        writes[name] = target
 
     def _end(self, value: Any, name: str) -> str:
         """Add an output of the graph; return its name."""

@@ -96,10 +96,12 @@ class ModuleRunner:
 
     def inputs_of(self, leaves: Sequence[Any]) -> dict[str, Any]:
         """The inputs of the graph by name; copies of buffers, so that a measurement does not change them."""
-        return {n: v.copy() if n in self._buffers else v for n, v in self._feed(leaves).items()}
+        arrays, graph = self._feed(leaves), self.converted.graph
+        names = () if graph is None else graph.inputs
+        return {n: arrays[n].copy() if n in self._buffers else arrays[n] for n in names}
 
     def _feed(self, leaves: Sequence[Any]) -> dict[str, Any]:
-        """The inputs of the graph by name."""
+        """The memory of arguments and buffers by name: the inputs of the graph, and those that it only writes to."""
         feed: dict[str, Any] = {}
         for item in self.converted.inputs:
             feed[item.name] = self._buffers[item.name] if item.position is None else _input(item, leaves[item.position])
@@ -109,7 +111,8 @@ class ModuleRunner:
         graph = self.converted.graph
         if graph is None:
             return {}, {}
-        feed = self._feed(leaves)
+        arrays = self._feed(leaves)
+        feed = {name: arrays[name] for name in graph.inputs}
         shapes = {name: tuple(value.shape) for name, value in feed.items()}
         in_place = {name: feed[self.converted.writes[name]] for name in self._in_place}
         results: dict[str, Any]
@@ -119,7 +122,7 @@ class ModuleRunner:
             results = self.context.compute(graph, feed, in_place or None)
         for name, target in self.converted.writes.items():
             if name not in in_place:
-                _write(self.context, feed[target], results[name])
+                _write(self.context, arrays[target], results[name])
         return results, shapes
 
     def _dispatch(
