@@ -1,0 +1,236 @@
+"""`torch.compile(backend="opweave")`, against eager PyTorch."""
+
+from __future__ import annotations
+
+import tomllib
+import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  (PyTorch's word)
+
+import opweave as ow
+from opweave.pytorch import program, runner
+from opweave.pytorch.dynamo import DynamoGraph, compile_graph
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    with torch.no_grad():
+        yield
+    torch._dynamo.reset()
+
+
+def compiled_by_opweave(module: Any, **options: Any) -> Any:
+    dynamic = options.pop("dynamic", None)
+    return torch.compile(module, backend=compile_graph, dynamic=dynamic, options=options or None)
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    """A convolution with normalisation, attention and a gated network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.normalization = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.qkv, self.out, self.norm = nn.Linear(8, 24), nn.Linear(8, 8), nn.LayerNorm(8)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, int]:
+        self.calls.add_(1)
+        x = F.relu(self.normalization(self.convolution(image)), inplace=True).flatten(2).transpose(1, 2)
+        q, k, v = self.qkv(self.norm(x)).reshape(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        x = x + self.out(y)
+        return x, x.mean(1) + self.calls, image.shape[0]
+
+
+def block(seed: int = 0) -> Block:
+    torch.manual_seed(seed)
+    return Block().eval()
+
+
+def agree(module: nn.Module, compiled: Any, *arguments: Any) -> None:
+    for got, want in zip(compiled(*arguments), module(*arguments), strict=True):
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+
+
+def test_pytorch_finds_the_back_end_by_its_name() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, name = project["entry-points"]["torch_dynamo_backends"]["opweave"].partition(":")
+    assert getattr(import_module(module), name) is compile_graph
+
+
+def test_a_compiled_module_agrees_with_eager_for_all_sizes() -> None:
+    module = block()
+    compiled = compiled_by_opweave(module)
+    for batches, size in ((2, 6), (3, 6), (5, 6), (4, 7), (2, 9)):
+        agree(block(), _same_buffers(compiled, module), torch.randn(batches, 3, size, size))
+
+
+def _same_buffers(compiled: Any, module: Block) -> Any:
+    """The compiled module with its counter as it is in a new module."""
+
+    def call(*arguments: Any) -> Any:
+        module.calls.zero_()
+        return compiled(*arguments)
+
+    return call
+
+
+def test_one_graph_serves_sizes_that_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[DynamoGraph] = []
+    prepare = DynamoGraph.prepare
+
+    def counted(self: DynamoGraph, values: Any) -> Any:
+        graphs.append(self)
+        return prepare(self, values)
+
+    monkeypatch.setattr(DynamoGraph, "prepare", counted)
+    network = nn.Sequential(nn.Linear(4, 5), nn.GELU()).eval()
+    compiled = compiled_by_opweave(network, dynamic=True)
+    for rows in (2, 3, 7, 11):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(compiled(x), network(x))
+    assert len(graphs) == 1
+
+
+def test_buffers_that_the_module_writes_are_updated() -> None:
+    module = block()
+    compiled, image = compiled_by_opweave(module), torch.randn(1, 3, 4, 4)
+    for count in (1, 2, 3):
+        compiled(image)
+        assert module.calls.item() == count
+
+
+def test_weights_may_change_between_calls() -> None:
+    network = nn.Linear(3, 2).eval()
+    compiled, x = compiled_by_opweave(network), torch.randn(4, 3)
+    torch.testing.assert_close(compiled(x), network(x))
+    network.weight.mul_(2)
+    torch.testing.assert_close(compiled(x), network(x))
+    network.load_state_dict({"weight": torch.ones(2, 3), "bias": torch.zeros(2)})
+    torch.testing.assert_close(compiled(x), network(x))
+    network.weight = nn.Parameter(torch.randn(2, 3))
+    torch.testing.assert_close(compiled(x), network(x))
+
+
+def test_layers_with_the_same_code_have_their_own_weights() -> None:
+    layers, x = [nn.Linear(3, 3).eval() for _ in range(3)], torch.randn(2, 3)
+    for layer in layers:
+        layer.compile(backend=compile_graph)
+    for _ in range(2):
+        for layer in layers:
+            torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias))
+
+
+def test_graph_breaks_leave_the_rest_to_python() -> None:
+    network = nn.Linear(3, 3).eval()
+
+    def function(x: Tensor) -> Tensor:
+        y = network(x)
+        if float(y.sum()) > 0:
+            return F.relu(y)
+        return network(-y)
+
+    compiled = compiled_by_opweave(function)
+    for sign in (1, -1):
+        x = sign * torch.ones(2, 3)
+        torch.testing.assert_close(compiled(x), function(x))
+
+
+def test_arguments_are_read_where_they_are() -> None:
+    compiled, x = compiled_by_opweave(lambda x: F.silu(x) * 2 + 1), torch.randn(64, 64)
+    compiled(x)
+    ow.memory.copies.reset()
+    compiled(x)
+    assert ow.memory.copies.count == 0
+
+
+def test_a_language_model_agrees() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+    )
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).eval()
+    compiled = compiled_by_opweave(model)
+    for length in (5, 8, 9):
+        words = torch.randint(0, 64, (2, length))
+        want = model(words, use_cache=False).logits
+        torch.testing.assert_close(compiled(words, use_cache=False).logits, want, atol=1e-5, rtol=1e-5)
+
+
+def test_a_call_that_needs_gradients_is_refused() -> None:
+    compiled = compiled_by_opweave(nn.Linear(3, 2))
+    with torch.enable_grad(), pytest.raises(Exception, match=r"inference_mode\(\) or torch\.no_grad\(\)"):
+        compiled(torch.ones(1, 3))
+    with torch.inference_mode():
+        assert compiled(torch.ones(1, 3)).shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"options": {"speed": 3}}, "the options are device, fallback, precision, got speed"),
+        ({"mode": "reduce-overhead"}, "modes belong to PyTorch's own compiler"),
+        ({"options": {"fallback": "never"}}, "fallback must be 'auto' or 'error'"),
+        ({"options": {"precision": "float8"}}, "precision"),
+        ({"options": {"precision": "float16"}}, "cannot compute so"),
+    ],
+)
+def test_options_are_checked(arguments: dict[str, Any], message: str) -> None:
+    compiled = torch.compile(nn.ReLU(), backend=compile_graph, **arguments)
+    with pytest.raises(Exception, match=message):
+        compiled(torch.ones(2))
+
+
+def test_options_reach_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts = []
+    convert = program.convert_program
+
+    def seen(captured: Any, context: ow.MLContext, *arguments: Any, **options: Any) -> Any:
+        contexts.append(context)
+        return convert(captured, context, *arguments, **options)
+
+    monkeypatch.setattr(runner, "convert_program", seen)
+    network, x = nn.Linear(4, 4).eval(), torch.randn(8, 4)
+    compiled = compiled_by_opweave(network, precision="ieee", device="cpu")
+    torch.testing.assert_close(compiled(x), network(x), atol=1e-2, rtol=1e-2)
+    assert [(context.device.name, context.precision) for context in contexts] == [("cpu", "ieee")]
+
+
+def test_what_cannot_be_converted_runs_in_pytorch_with_a_warning() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.polar(x, x).abs()
+
+    x = torch.rand(4)
+    with pytest.warns(UserWarning, match="PyTorch runs a part of the program"):
+        torch.testing.assert_close(compiled_by_opweave(function)(x), function(x))
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"aten\.polar"):
+        compiled_by_opweave(function, fallback="error")(x)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no NVIDIA GPU that PyTorch can use")
+def test_results_on_a_gpu_are_in_the_order_of_pytorchs_stream() -> None:
+    module = block().cuda()
+    compiled = compiled_by_opweave(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
+            with torch.cuda.stream(stream):
+                image = torch.randn(2, 3, 8, 8, device="cuda")
+                agree(block().cuda(), _same_buffers(compiled, module), image * 2)
