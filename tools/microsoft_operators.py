@@ -28,7 +28,7 @@ REASONS: dict[str, str] = {
     "weights of 2 to 4 bits in other forms": """
         MatMulBnb4 MatMulFpQ4 MatMulNBitsMlp MatMulNBitsQLoRA MatMulNBitsQkv""",
     "recurrences": """
-        AttnLSTM ConvStateReplay DynamicTimeWarping GatedDeltaNet GatedDeltaNetStateReplay LinearAttention Mamba2Verify
+        AttnLSTM ConvStateReplay DynamicTimeWarping GatedDeltaNet GatedDeltaNetStateReplay Mamba2Verify
         VarlenCausalConvWithState""",
     "loops over a model that generates text, and what they read": """
         BeamSearch BifurcationDetector GreedySearch NGramRepeatBlock Sampling WhisperBeamSearch""",

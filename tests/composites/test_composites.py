@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,15 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
         Call(np.ones((2, 2), "uint8"), np.ones((2, 2), "uint8"), np.zeros((), "uint8"), np.zeros((), "uint8")),
     ),
     composites.inverse: ("native", Call(floats(2, 2) + np.eye(2, dtype="float32"))),
+    composites.leaky_integrator: ("decomposed", Call(floats(3, 4), decay=0.5)),
+    composites.linear_attention: (
+        "native",
+        Call(floats(1, 3, 4), floats(1, 3, 4), floats(1, 3, 4), heads=2, groups=2, update_rule="linear"),
+    ),
+    composites.selective_scan: (
+        "decomposed",
+        Call(floats(1, 3, 4), floats(1, 3, 4), -floats(4, 2), floats(1, 3, 2), floats(1, 3, 2)),
+    ),
     composites.local_response_normalization: ("native", Call(floats(1, 4, 2, 2), 3)),
     composites.log1p: ("expression", Call(floats(2, 4) / 2)),
     composites.log_softmax: ("native", Call(floats(2, 4))),
@@ -249,6 +259,7 @@ OWN = {
     composites.gather_n_bits: "GatherBlockQuantized",
     composites.group_query_attention: "GroupQueryAttention",
     composites.inverse: "Inverse",
+    composites.linear_attention: "LinearAttention",
     composites.matmul_n_bits: "MatMulNBits",
     composites.multi_head_attention: "MultiHeadAttention",
     composites.quick_gelu: "QuickGelu",
@@ -285,7 +296,7 @@ def test_composite_runs_as_one_engine_node(op: CustomOp[Any]) -> None:
     how, call = HOW[op]
     builder, result, _ = record(CPU, op, call)
     lines = builder.build(outputs_of(result)).explain().rpartition("what runs where:\n")[2].splitlines()
-    words = lines[0].removeprefix("  1").split()  # the number of the segment, if there are several
+    words = re.sub(r"^  \d+", "", lines[0]).split()  # without the number of the segment, if there are several
     assert words[:3] == [op.name, "cpu", how]
 
 
@@ -331,6 +342,13 @@ CONVERTED: list[tuple[str, str, list[Any], dict[str, Any], CustomOp[Any]]] = [
     ),
     ("DepthToSpace", "", [floats(1, 4, 2, 2)], {"blocksize": 2}, composites.depth_to_space),
     ("SpaceToDepth", "", [floats(1, 1, 2, 2)], {"blocksize": 2}, composites.space_to_depth),
+    (
+        "LinearAttention",
+        MICROSOFT,
+        [Q, Q, Q],
+        {"q_num_heads": 2, "kv_num_heads": 2, "update_rule": "linear"},
+        composites.linear_attention,
+    ),
     ("MultiHeadAttention", MICROSOFT, [Q, Q, Q], {"num_heads": 2}, composites.multi_head_attention),
     (
         "RotaryEmbedding",
@@ -631,6 +649,48 @@ HEADS = floats(1, 2, 3, 4)
             Call(floats(3, 2, 4), floats(1, 6, 4), floats(1, 6, 2), np.int32([1, 2]), activations=["elu", "tanh"]),
             "activations must be 2 of 'relu', 'sigmoid', 'tanh', got ['elu', 'tanh']",
         ),
+        (
+            composites.linear_attention,
+            Call(floats(1, 3, 4), floats(1, 3, 4), floats(1, 3, 4), heads=2, groups=2),
+            "'gated_delta' needs decay",
+        ),
+        (
+            composites.linear_attention,
+            Call(*[floats(1, 3, 4)] * 3, None, None, floats(1, 3, 2), heads=2, groups=2, update_rule="linear"),
+            "'linear' takes no beta",
+        ),
+        (
+            composites.linear_attention,
+            Call(floats(1, 3, 4), floats(1, 3, 2), floats(1, 3, 4), heads=2, groups=2, update_rule="linear"),
+            "key must be [batches, tokens, groups * size], [1, 3, 4], got float32[1, 3, 2]",
+        ),
+        (
+            composites.linear_attention,
+            Call(*[floats(1, 3, 4)] * 3, heads=4, groups=3, update_rule="linear"),
+            "groups must divide heads, got 3 and 4",
+        ),
+        (
+            composites.linear_attention,
+            Call(*[floats(1, 3, 4)] * 3, heads=2, groups=2, update_rule="cubic"),
+            "update_rule must be 'linear', 'gated'",
+        ),
+        (
+            composites.selective_scan,
+            Call(floats(1, 3, 4), floats(1, 3, 4), floats(4), floats(1, 3, 2), floats(1, 3, 2)),
+            "a must have rank 2 for input of rank 3, got float32[4]",
+        ),
+        (
+            composites.selective_scan,
+            Call(floats(1, 3, 4), floats(1, 3, 4), floats(4, 2), floats(1, 2, 2), floats(1, 3, 2)),
+            "b must be [batches, tokens, …, size], [1, 3, 2], got float32[1, 2, 2]",
+        ),
+        (
+            composites.selective_scan,
+            Call(floats(1, 3, 4, 2), floats(1, 3, 4), floats(4), floats(1, 3, 3, 2), floats(1, 3, 3, 2)),
+            "the groups of b must divide 4 heads, got float32[1, 3, 3, 2]",
+        ),
+        (composites.leaky_integrator, Call(X, decay=0.5, axis=2), "axis must be in [0, 2), got 2"),
+        (composites.leaky_integrator, Call(X, X, decay=0.5), "initial_state must be of the shape of input without"),
         (composites.hard_max, Call(X, 7), "axis must be in [0, 2), got 7"),
         (
             composites.matmul_n_bits,

@@ -364,3 +364,25 @@ def test_reference_keeps_float64_between_steps() -> None:
     evaluate_recurrence(step, operands, outputs, precision="float64")
     assert_close(outputs, loop(numpy_smooth, 1, (), operands, share=float(np.float32(0.1))), 1e-12)
     assert recurrences.MAX_UNROLLED_STEPS == 256
+
+
+def test_onnx_nodes_run_recurrences() -> None:
+    onnx = pytest.importorskip("onnx")
+    ow.register_onnx("org.opweave.tests", "Smooth", smooth)
+    helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    node = helper.make_node(
+        *("Smooth", ["h", "x"], ["last", "levels"]),
+        domain="org.opweave.tests",
+        share=0.25,
+        axis=1,
+        direction="backward",
+    )
+    h, last = (helper.make_tensor_value_info(name, float32, [3]) for name in ("h", "last"))
+    x, levels = (helper.make_tensor_value_info(name, float32, [3, "t"]) for name in ("x", "levels"))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("org.opweave.tests", 1)]
+    graph = helper.make_graph([node], "graph", [h, x], [last, levels])
+    session = ow.InferenceSession(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+    for steps in (4, 9):
+        operands = [normal(3), normal(3, steps)]
+        results = session.run(None, {"h": operands[0], "x": operands[1]})
+        assert_close(results, loop(numpy_smooth, 1, (), operands, 1, "backward", share=0.25))

@@ -228,6 +228,80 @@ def outputs_of_call(op: Any, *args: Any, **kwargs: Any) -> list[np.ndarray]:
         return [np.asarray(each) for each in op(*args, **kwargs)]
 
 
+@case(composites.leaky_integrator, rtol=2e-5, atol=2e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    shape = make.shape(1, 3)
+    axis, decay, is_reversed = make.integer(0, len(shape) - 1), make.choice((0.5, 1.0, -0.25, 0.0)), make.boolean()
+    x = make.array("x", shape, -1, 1)
+    initial = make.array("x", (*shape[:axis], *shape[axis + 1 :]), -1, 1) if make.boolean() else None
+    rows = np.moveaxis(wide(x), axis, 0)[:: -1 if is_reversed else 1]
+    total, sums = np.zeros(rows.shape[1:]) if initial is None else wide(initial), []
+    for row in rows:
+        total = decay * total + row
+        sums.append(total)
+    whole = np.moveaxis(np.stack(sums)[:: -1 if is_reversed else 1], 0, axis)
+    return Call(x, initial, decay=decay, axis=axis, reversed=is_reversed), [whole, total]
+
+
+@case(composites.linear_attention, rtol=2e-5, atol=2e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    batches, tokens, groups, queries, size, values = (make.integer(1, 3) for _ in range(6))
+    heads, rule = groups * queries, make.choice(("linear", "gated", "delta", "gated_delta"))
+    query = make.array("x", (batches, tokens, heads * size), -1, 1)
+    key = make.array("x", (batches, tokens, groups * size), -0.5, 0.5)
+    value = make.array("x", (batches, tokens, groups * values), -1, 1)
+    past = make.array("x", (batches, groups, size, values), -1, 1) if make.boolean() else None
+    columns = (groups, groups * size)[make.integer(0, 1)]
+    decay = make.array("x", (batches, tokens, columns), -1, 0) if "gated" in rule else None
+    beta = make.array("x", (batches, tokens, make.choice((1, groups))), 0, 1) if "delta" in rule else None
+    scale = make.choice((None, 0.5))
+    call = Call(query, key, value, past, decay, beta, heads=heads, groups=groups, update_rule=rule, scale=scale)
+    states, outputs = np.zeros((batches, groups, size, values)), np.zeros((batches, tokens, heads, values))
+    factor = 1 / np.sqrt(size) if scale is None else scale
+    for n, g in np.ndindex(batches, groups):
+        state = states[n, g] if past is None else wide(past)[n, g]
+        for t in range(tokens):
+            k = wide(key)[n, t].reshape(groups, size)[g]
+            v = wide(value)[n, t].reshape(groups, values)[g]
+            if decay is not None:
+                state = np.exp(wide(decay)[n, t].reshape(groups, -1)[g])[:, None] * state
+            if beta is not None:
+                v = np.broadcast_to(wide(beta)[n, t], (groups,))[g] * (v - k @ state)
+            state = state + np.outer(k, v)
+            for h in range(queries):
+                q = wide(query)[n, t].reshape(heads, size)[g * queries + h]
+                outputs[n, t, g * queries + h] = factor * (q @ state)
+        states[n, g] = state
+    return call, [outputs.reshape(batches, tokens, heads * values), states]
+
+
+@case(composites.selective_scan, rtol=2e-5, atol=2e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    batches, tokens, groups, count, width, size = (make.integer(1, 3) for _ in range(6))
+    heads, is_second = groups * count, make.boolean()
+    if not is_second:
+        groups = width = 1
+    x = make.array("x", (batches, tokens, heads, width)[: 4 if is_second else 3], -1, 1)
+    delta = make.array("x", (batches, tokens, heads), 0, 1)
+    a = make.array("x", (heads,) if is_second else (heads, size), -2, 0)
+    middle = (groups,) if is_second else ()
+    b, c = (make.array("x", (batches, tokens, *middle, size), -1, 1) for _ in range(2))
+    d = make.array("x", (heads,), -1, 1) if make.boolean() else None
+    shape = (batches, heads, width, size) if is_second else (batches, heads, size)
+    initial = make.array("x", shape, -1, 1) if make.boolean() else None
+    state = (np.zeros(shape) if initial is None else wide(initial)).reshape(batches, heads, width, size)
+    y = np.zeros((batches, tokens, heads, width))
+    rates = wide(a).reshape(heads, -1)
+    for n, h in np.ndindex(batches, heads):
+        for t in range(tokens):
+            step, group = wide(delta)[n, t, h], h // (heads // groups)
+            own_b, own_c = (wide(value)[n, t].reshape(-1, size)[group if is_second else 0] for value in (b, c))
+            own_x = wide(x)[n, t].reshape(heads, width)[h]
+            state[n, h] = np.exp(step * rates[h]) * state[n, h] + step * np.outer(own_x, own_b)
+            y[n, t, h] = state[n, h] @ own_c + (0 if d is None else wide(d)[h] * own_x)
+    return Call(x, delta, a, b, c, d, initial), [y.reshape(x.shape), state.reshape(shape)]
+
+
 @case(composites.ragged_gru, rtol=2e-5, atol=2e-5, half=2e-2)
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
     operands, others, options = _network(make, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ..support.errors import NotSupportedError, ValidationError, require
 from ..support.names import short_repr
 from .files import MAX_EMBEDDED_BYTES, write_model
 from .model.protobuf import ModelProto, TensorProto
+from .recurrences import decomposition_of
 
 Operators = Literal["onnx", "onnxruntime"]
 """Operators of the written model: ONNX's own alone, or also ONNX Runtime's."""
@@ -100,8 +101,13 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
         return has_rule(node) or (graph.has_names and ort.has_rule_in_files(node))
 
     try:
-        full = with_legal_bodies(fold_empty(graph)[0], {}, supports, engine)[0]
-        values, _ = ort.emit(ctx, legalise(full, supports, engine, has_results=True)[0])
+        # Recurrences become loops first, whose bodies are then decomposed, too.
+        options: dict[str, Any] = {"has_results": True, "decomposition_of": decomposition_of}
+        looped = legalise(fold_empty(graph)[0], lambda node: bool(node.op.bodies) or supports(node), engine, **options)[
+            0
+        ]
+        full = with_legal_bodies(looped, {}, supports, engine)[0]
+        values, _ = ort.emit(ctx, legalise(full, supports, engine, **options)[0])
     except ValidationError as error:
         if not graph.has_names:
             raise

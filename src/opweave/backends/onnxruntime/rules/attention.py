@@ -188,3 +188,27 @@ def _(
         "rotary_embedding_dim": turned if turned < size else 0,
     }
     return ctx.emit("RotaryEmbedding", *operands, domain=MICROSOFT, **flags)
+
+
+def _is_float32(query: Operand, key: Operand, value: Operand, past_state: Operand | None, scale: float | None) -> bool:
+    """Whether the engine's kernel computes the same: it knows float32 alone, and replaces a scale of 0 by the default."""
+    return query.data_type == "float32" and (past_state is None or past_state.data_type == "float32") and scale != 0
+
+
+@ort.lower_contrib(composites.linear_attention, when=_is_float32)
+def _(
+    ctx: Emitter,
+    query: Value,
+    key: Value,
+    value: Value,
+    past_state: Value | None,
+    decay: Value | None,
+    beta: Value | None,
+    heads: int,
+    groups: int,
+    update_rule: str,
+    scale: float,
+) -> Any:
+    operands = (query, key, value, past_state, decay, beta)
+    flags: dict[str, Any] = {"q_num_heads": heads, "kv_num_heads": groups, "update_rule": update_rule, "scale": scale}
+    return ctx.emit("LinearAttention", *operands, outputs=2, domain=MICROSOFT, **flags)

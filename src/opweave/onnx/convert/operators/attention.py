@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from ....composites import group_query_attention, multi_head_attention, rotary_embedding
+from ....composites import group_query_attention, linear_attention, multi_head_attention, rotary_embedding
 from ....composites.attend import Mask, attend, join_heads, split_heads
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
@@ -358,3 +358,32 @@ def _(
         offsets = np.arange(length)[None]
         position_ids = b.add(start, offsets) if isinstance(start, MLOperand) else start + offsets
     return rotate(b, x, cos_cache, sin_cache, position_ids, heads=heads, interleaved=interleaved)
+
+
+@converts("LinearAttention")
+@converts("LinearAttention", domain=MICROSOFT)
+def _(
+    b: MLGraphBuilder,
+    query: MLOperand,
+    key: MLOperand,
+    value: MLOperand,
+    past_state: Tensor | None = None,
+    decay: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    q_num_heads: int,
+    kv_num_heads: int,
+    chunk_size: int = 64,  # affects the speed of engines alone
+    scale: float = 0.0,
+    update_rule: str = "gated_delta",
+    outputs: int,
+) -> tuple[MLOperand, ...]:
+    options = {"heads": q_num_heads, "groups": kv_num_heads, "update_rule": update_rule, "scale": scale or None}
+    past = None if past_state is None else operand(b, past_state)
+    if past is None and query.data_type != "float32":  # the state has the data type of the query
+        batches, size = query.shape[0], query.shape[2] // q_num_heads
+        shape = (batches, kv_num_heads, size, value.shape[2] // kv_num_heads)
+        past = b.expand(b.constant(query.data_type, 0), shape)
+    others = (None if x is None else operand(b, x) for x in (decay, beta))
+    results: tuple[MLOperand, ...] = linear_attention(b, query, key, value, past, *others, **options)
+    return results[:outputs]
