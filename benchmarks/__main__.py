@@ -44,6 +44,7 @@ OTHERS = {
     "interop": "custom operations beside built-in ones; writes docs/interop.md",
     "nan": "what it would cost to propagate NaN where ONNX Runtime does not",
     "precision": "each precision of each device beside float64; writes docs/precision.md",
+    "recurrences": "recurrences beside ONNX Runtime's Scan; writes docs/recurrences.md",
     "scale": "a model in Ray's actors beside plain processes; writes docs/scale.md",
     "serve": "navigator.ml in Node.js and Chromium; writes docs/web.md",
     "serving": "a model behind Ray Serve beside ONNX Runtime there; writes docs/serving.md",

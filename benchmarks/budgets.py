@@ -67,6 +67,8 @@ BUDGETS = {
     "op": Budget(20, "us"),
     "op-level chain": Budget(1.05),
     "op-level model": Budget(1.1),
+    "recurrence": Budget(0.25, "ms"),
+    "recurrence against Scan": Budget(0.1),
     "another revision": Budget(1.05),
     "shapes in turn": Budget(2, "us more"),
     "session": Budget(1.05),
