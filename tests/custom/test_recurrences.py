@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.recurrences import (
     CASES,
+    STEPS,
     Array,
     assert_close,
     loop,
@@ -224,6 +225,31 @@ def test_random_steps_equal_loops() -> None:
             *states, output = step(*states, x)
             outputs.append(output)
         assert_close(op(*operands), [*states, np.stack(outputs)], 1e-4)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("size", [5, 4])  # 4: as many columns as rows
+@pytest.mark.parametrize("name", STEPS)
+def test_other_steps_agree_with_the_reference(name: str, size: int, direction: str) -> None:
+    op = ow.recurrence(STEPS[name])
+    operands = [normal(4, size), normal(6, 4, size)]
+    with REFERENCE:
+        expected = op(*operands, direction=direction)
+    results = op(*operands, direction=direction)
+    assert_close(as_list(results), as_list(expected))
+
+
+def as_list(results: Any) -> list[Any]:
+    return [np.asarray(result) for result in (results if isinstance(results, tuple) else (results,))]
+
+
+@pytest.mark.parametrize("data_type", ["int64", "uint64", "int8", "uint8", "uint32", "int32"])
+def test_integers_wrap_around(data_type: str) -> None:
+    draw = np.random.default_rng(0)
+    info = np.iinfo(data_type)
+    state, x = (draw.integers(info.min, info.max, shape, data_type) for shape in ((3, 5), (6, 3, 5)))
+    last: Any = ow.recurrence(STEPS["state_alone"])(state, x)
+    assert (last == state + x.sum(0, dtype=data_type)).all()
 
 
 # Errors --------------------------------------------------------------------------------------------------------------

@@ -169,3 +169,69 @@ def assert_close(results: Sequence[Any], expected: Sequence[Array], tolerance: f
     for result, value in zip(results, expected, strict=False):
         assert np.asarray(result).shape == value.shape
         np.testing.assert_allclose(np.asarray(result), value, rtol=tolerance, atol=tolerance)
+
+
+# Steps that read and write in other ways, for states of rank 2 -------------------------------------------------------
+
+
+def state_alone(h: Any, x: Any) -> Any:
+    return h + x
+
+
+def comparison(h: Any, x: Any) -> Any:
+    return ow.expr.max(h, x), h > x
+
+
+def reductions(h: Any, x: Any) -> Any:
+    new = h * 0.5 + x
+    return new, ow.expr.reduce_sum(new), ow.expr.arg_max(new, -1), ow.expr.reduce_max(new, [0])
+
+
+def stored(h: Any, x: Any) -> Any:
+    product = ow.expr.store(h * x)
+    new = ow.expr.compute(h.shape, lambda i, j: product.clamped[i, j + 1] - h[i, j])
+    return new, new
+
+
+def normalised(h: Any, x: Any) -> Any:
+    new = h + x
+    new = new / ow.expr.sqrt(ow.expr.reduce_sum(new * new, [1], keep_dimensions=True) + 1e-3)
+    return new, ow.expr.reduce_mean(new)
+
+
+def columns(h: Any, x: Any) -> Any:
+    """Elements read others along the first axis."""
+    rows, _ = h.shape
+    new = ow.expr.compute(
+        h.shape, lambda i, j: ow.expr.tanh(ow.expr.sum_over(rows, lambda k: h[k, j] * x[i, j]) + h[(i + 1) % rows, j])
+    )
+    return new, new
+
+
+def transposed(h: Any, x: Any) -> Any:
+    rows, width = h.shape
+    new = h * 0.5 + x
+    return new, ow.expr.compute((width, rows), lambda j, i: new[i, j])
+
+
+def replaced(h: Any, x: Any) -> Any:
+    return x, h
+
+
+def positions(h: Any, x: Any) -> Any:
+    new = ow.expr.compute(h.shape, lambda i, j: h[i, j] + x[i, j] * ow.expr.cast(i, "float32"))
+    return new, new
+
+
+def checked(h: Any, x: Any) -> Any:
+    new = h + x
+    return new, ow.expr.compute((3,), lambda i: new.checked[ow.expr.cast(i, "int32"), 0])
+
+
+STEPS = {
+    step.__name__: step
+    for step in (
+        *(state_alone, comparison, reductions, stored, normalised, columns),
+        *(transposed, replaced, positions, checked),
+    )
+}

@@ -126,7 +126,7 @@ def linear_attention(
         beta: the share of the error to correct, [batches, tokens, groups] or [batches, tokens, 1]; for the delta rules alone.
         heads: the number of heads of the queries.
         groups: the number of states, and of heads of keys and values; divides `heads`.
-        update_rule: how a token changes the state.
+        update_rule: how a token changes the state: "linear", "gated", "delta" or "gated_delta".
         scale: factor of the output; default: 1 / sqrt(size).
 
     Returns: The output [batches, tokens, heads * values], and the state after the last token, of the data type of

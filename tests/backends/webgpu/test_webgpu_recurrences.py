@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.recurrences import CASES, assert_close, loop, normal, numpy_smooth, smooth
+from support.recurrences import CASES, STEPS, assert_close, loop, normal, numpy_smooth, smooth
 from support.webgpu_device import gpu_context
 
 import opweave as ow
@@ -23,7 +23,8 @@ def run(context: ow.MLContext, op: Any, operands: list[Any], **attributes: Any) 
     """The results, and what runs them."""
     builder = ow.MLGraphBuilder(context)
     inputs = [builder.input(f"x{k}", o.dtype.name, list(o.shape)) for k, o in enumerate(operands)]
-    results = op(*inputs, **attributes)
+    made = op(*inputs, **attributes)
+    results = made if isinstance(made, tuple) else (made,)
     graph = builder.build({f"y{k}": result for k, result in enumerate(results)})
     data = {f"x{k}": o for k, o in enumerate(operands)}
     return list(context.compute(graph, data).values()), str(graph.explain())
@@ -39,6 +40,16 @@ def test_kernel_equals_a_loop(context: ow.MLContext, name: str, direction: str, 
     assert_close(results, loop(step, states, constants, operands, direction=direction))
     assert "kernel 0" in text, text
     assert "kernel 1" not in text, text
+
+
+@pytest.mark.parametrize("size", [5, 4])
+@pytest.mark.parametrize("name", STEPS)
+def test_other_steps_agree_with_the_reference(context: ow.MLContext, name: str, size: int) -> None:
+    op = ow.recurrence(STEPS[name])
+    operands = [normal(4, size), normal(6, 4, size)]
+    expected, _ = run(ow.ml.create_context(device="reference"), op, operands)
+    results, _ = run(context, op, operands)
+    assert_close(results, expected)
 
 
 @pytest.mark.parametrize("axis", [1, -1])
