@@ -117,20 +117,31 @@ def test_override_of_shape_arithmetic_is_computed() -> None:
     assert (y.tolist(), size.tolist()) == ([5, 5], [2])
 
 
+def branching(other: str) -> onnx.ModelProto:
+    proto = model(
+        f"""g (float[3] x, float[1] c) => (float[m] y) {{
+            flag = Cast<to = 9>(c)
+            y = If<then_branch = t () => (float[m] r) {{ r = Relu(x) }}, else_branch = e () => (float[m] r) {{ r = {other} }}>(flag)
+        }}"""
+    )
+    proto.graph.node[1].name, proto.graph.node[1].attribute[0].g.node[0].name = "pick", "inner"
+    return proto
+
+
+def test_override_computes_in_branch() -> None:
+    ow.register_onnx("", "Relu", seven)
+    session = ow.InferenceSession(branching("Neg(x)"), CONTEXT)
+    for condition, expected in ((1, [7, 7, 7]), (0, (-X).tolist())):
+        assert session.run(None, {"x": X, "c": np.float32([condition])})[0].tolist() == expected
+
+
 def test_override_in_fallback_branch_is_an_error() -> None:
     ow.register_onnx("", "Relu", seven)
-    proto = model(
-        """g (float[3] x, float[1] c) => (float[3] y) {
-            flag = Cast<to = 9>(c)
-            y = If<then_branch = t () => (float[3] r) { r = Relu(x) }, else_branch = e () => (float[3] r) { r = Neg(x) }>(flag)
-        }"""
-    )
     message = (
         r"If 'pick' falls back \(.*\), and Relu 'inner' inside of it is your operation seven, which the engine lacks"
     )
-    proto.graph.node[1].name, proto.graph.node[1].attribute[0].g.node[0].name = "pick", "inner"
     with pytest.raises(ow.NotSupportedError, match=message):
-        ow.InferenceSession(proto, CONTEXT).run(None, {"x": X, "c": np.float32([1])})
+        ow.InferenceSession(branching("Concat<axis = 0>(x, x)"), CONTEXT).run(None, {"x": X, "c": np.float32([1])})
 
 
 def test_override_in_sequence_map_is_an_error() -> None:

@@ -461,6 +461,11 @@ class Emitter:
             outer=self,
         )
 
+    @property
+    def is_inner(self) -> bool:
+        """Whether the nodes are those of a sub-graph."""
+        return self._outer is not None
+
     def name_of_input(self, name: str, number: int) -> str:
         """The name of an input in the model."""
         if self._outer is not None:

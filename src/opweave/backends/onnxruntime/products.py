@@ -52,7 +52,9 @@ def _needs_barrier(ctx: Emitter, op_type: str, a: Value, b: Value, axis: int | N
     is_in_integers = a_dequantiser is not None and a_dequantiser is ctx.producer(a.name)
     # The engine treats an alpha within 1e-6 of 1 as 1.
     may_round = op_type in _ROUNDING and abs(alpha - 1) < 1e-5 and not is_in_integers
-    return may_round and all(map(ctx.is_foldable, b_dequantiser.inputs)) and not rounds_input(ctx.node)
+    # In a sub-graph, the optimiser looks only there for the weights, which belong to the graph around it, and fails.
+    keeps_apart = ctx.is_inner or not rounds_input(ctx.node)
+    return may_round and all(map(ctx.is_foldable, b_dequantiser.inputs)) and keeps_apart
 
 
 def dequantiser_of(ctx: Emitter, name: str) -> OnnxNode | None:
