@@ -121,7 +121,10 @@ def branching(other: str) -> onnx.ModelProto:
     proto = model(
         f"""g (float[3] x, float[1] c) => (float[m] y) {{
             flag = Cast<to = 9>(c)
-            y = If<then_branch = t () => (float[m] r) {{ r = Relu(x) }}, else_branch = e () => (float[m] r) {{ r = {other} }}>(flag)
+            y = If<
+                then_branch = t () => (float[m] r) {{ r = Relu(x) }},
+                else_branch = e () => (float[m] r) {{ r = {other} }}
+            >(flag)
         }}"""
     )
     proto.graph.node[1].name, proto.graph.node[1].attribute[0].g.node[0].name = "pick", "inner"
