@@ -341,6 +341,40 @@ def test_models_read_narrow_numbers(name: str, data_type: str) -> None:
     assert "q" not in packed
 
 
+RAGGED = {"MatMul": 0, "MatMul, columns": 1, "MatMul, transposed": 1, "Gather": 0, "Gather, rows": 1}
+
+
+@pytest.mark.parametrize("block", [7, 24, 32])
+@pytest.mark.parametrize("data_type", TYPES)
+@pytest.mark.parametrize("name", RAGGED)
+def test_last_blocks_of_models_may_be_smaller(name: str, data_type: str, block: int) -> None:
+    """ONNX Runtime's quantiser to 4 bits writes them."""
+    axis, sizes = RAGGED[name], [96, 64]
+    sizes[axis] = 3 * block + 5
+    part = [4 if k == axis else size for k, size in enumerate(sizes)]
+    numbers, scale, zero = quantised(data_type, sizes, part)
+    scales, zeros = (np.repeat(a.astype(float), block, axis)[tuple(map(slice, sizes))] for a in (scale, zero))
+    matrix = (numbers.astype(float) - zeros) * scales
+    first = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], axis=axis, block_size=block)
+    nodes = MODELS[name.partition(", c")[0].partition(", r")[0]]
+    if name.startswith("Gather"):
+        feed: dict[str, Any] = {"i": np.int64([[3, -1]])}
+        wanted = matrix[feed["i"]]
+    else:
+        real_matrix = matrix.T if "transposed" in name else matrix
+        feed = {"x": np.random.default_rng(0).normal(0, 1, (5, len(real_matrix))).astype("float32")}
+        wanted = feed["x"].astype(float) @ real_matrix
+    shape: list[Any] = [1, 2] if "i" in feed else ["n", feed["x"].shape[-1]]
+    model = model_of([first, *nodes], {next(iter(feed)): shape}, {"q": numbers, "s": scale, "z": zero})
+    for context in (CPU, IEEE, ow.ml.create_context(device="reference", drafts=True)):
+        for specialise in ("never", "always"):
+            fallback: Any = "error" if specialise == "always" else "auto"
+            session = ow.InferenceSession(model, context, specialise=specialise, fallback=fallback)  # type: ignore[arg-type]
+            (got,) = session.run(None, feed)
+            tolerance = 2e-2 if context is CPU and block == 32 else 1e-5
+            np.testing.assert_allclose(got, wanted, rtol=0, atol=tolerance * abs(wanted).max())
+
+
 @pytest.mark.parametrize("part", [(1, 1), (1, 6), (3, 6)], ids=["tensor", "columns", "blocks"])
 @pytest.mark.parametrize("data_type", ["uint2", "int2"])
 def test_numbers_of_two_bits_become_numbers_of_four(data_type: str, part: tuple[int, int]) -> None:

@@ -178,6 +178,8 @@ class _NarrowReader:
         """A function that builds the product of `x`, of this shape after its axes are swapped, by quantised columns."""
         if (self._is_exact and x.data_type != "float32") or not is_static(shape[-1:]):
             return None
+        if columns.shape[0] != len(columns.numbers):  # blocks of columns, the last of which is not whole
+            return None
         if columns.bits == 8 and _is_quantised(x):  # engines multiply integers
             return None
         attributes = {**columns.attributes, "accuracy": "int8"}
@@ -228,7 +230,9 @@ class _NarrowReader:
         if table is None:
             return None
         rows, output = table, node.outputs[0]
-        width = rows.numbers.shape[1]
+        width = rows.shape[1]
+        if rows.shape[0] != len(rows.numbers):
+            return None
 
         def pick(b: Recorder, weight: Operand, indices: Operand) -> Operand:
             scale, zeros = _scales(b, rows)
@@ -288,6 +292,12 @@ class _NarrowReader:
             return None
         if node.op is quantization.dequantize_linear:
             return _table_of(node)
+        if node.op is movement.slice:
+            table = self._table(node.operands[0])
+            strides = node.attributes["strides"]
+            is_prefix = not any(node.attributes["starts"]) and (strides is None or all(step == 1 for step in strides))
+            # Padding of the last block.
+            return table.first(operand.shape) if table is not None and is_prefix and is_static(operand.shape) else None
         if node.op not in _MOVES:
             return None
         table = self._table(node.operands[0])

@@ -31,11 +31,17 @@ class QuantizedConstant:
         numbers: uint4, int4, uint8 or int8.
         scale: float32 or float16; each dimension divides that of `numbers`.
         zero_point: numbers of the data type of `numbers`, in the shape of `scale`.
+        cut: the shape of the constant, if the last blocks of `numbers` are padded.
     """
 
     numbers: np.ndarray
     scale: np.ndarray
     zero_point: np.ndarray
+    cut: tuple[int, ...] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.numbers.shape if self.cut is None else self.cut
 
     @classmethod
     def of(cls, numbers: np.ndarray, scale: np.ndarray, zero_point: np.ndarray) -> QuantizedConstant:
@@ -53,12 +59,23 @@ class QuantizedConstant:
         return is_narrow and self.numbers.ndim > 1 and self.numbers.size > 0 and bool(np.isfinite(self.scale).all())
 
     def transpose(self, permutation: Sequence[int]) -> QuantizedConstant:
-        return QuantizedConstant(
-            *(array.transpose(permutation) for array in (self.numbers, self.scale, self.zero_point))
-        )
+        numbers, scale, zero_point = (a.transpose(permutation) for a in (self.numbers, self.scale, self.zero_point))
+        cut = None if self.cut is None else tuple(self.cut[axis] for axis in permutation)
+        return QuantizedConstant(numbers, scale, zero_point, cut)
+
+    def first(self, sizes: Sequence[int]) -> QuantizedConstant | None:
+        """The first elements along each axis; None if no number of a block is left, or blocks are no whole bytes."""
+        cut = tuple(sizes)
+        for size, whole, count in zip(cut, self.numbers.shape, self.scale.shape, strict=True):
+            block = whole // count
+            if size < whole and (-(-size // block) != count or block * self.bits % 8):
+                return None
+        return QuantizedConstant(self.numbers, self.scale, self.zero_point, cut)
 
     def reshape(self, shape: Sequence[int]) -> QuantizedConstant | None:
         """The constant in another shape; None if scales then apply to no blocks of it."""
+        if self.cut is not None:
+            return self if tuple(shape) == self.cut else None
         part = merge_blocks(self.numbers.shape, self.scale.shape, shape)
         if part is None:
             return None
@@ -72,15 +89,14 @@ class QuantizedConstant:
             if part not in (1, whole):
                 scale, zero_point = (np.repeat(array, whole // part, axis) for array in (scale, zero_point))
         real: np.ndarray = ((numbers - zero_point) * scale.astype(np.float32)).astype(scale.dtype)
-        return real
+        return np.ascontiguousarray(real[tuple(slice(size) for size in self.shape)])
 
     # Matrices ---------------------------------------------------------------------------------------------------------
 
     def rows(self, first: int, count: int) -> QuantizedConstant:
         """Some adjacent rows; each has scales."""
-        return QuantizedConstant(
-            *(array[first : first + count] for array in (self.numbers, self.scale, self.zero_point))
-        )
+        place = slice(first, first + count)
+        return QuantizedConstant(self.numbers[place], self.scale[place], self.zero_point[place])
 
     @property
     def bits(self) -> int:
@@ -156,6 +172,19 @@ def unpack_rows(
         )
         zeros = unpack_any(zero_point.reshape(lines, size), count, bits).reshape(zeros.shape)
     return QuantizedConstant(numbers.astype(kind), scales.reshape(-1, blocks), zeros.astype(kind))
+
+
+def pad_last_block(numbers: np.ndarray, axis: int, size: int) -> np.ndarray:
+    """Numbers with zeros behind them, so that an axis has this size; the numbers themselves if it has.
+
+    >>> pad_last_block(np.uint8([[1, 2, 3]]), 1, 4).tolist()
+    [[1, 2, 3, 0]]
+    """
+    if numbers.shape[axis] == size:
+        return numbers
+    padded = np.zeros([size if k == axis else count for k, count in enumerate(numbers.shape)], numbers.dtype)
+    padded[tuple(slice(count) for count in numbers.shape)] = numbers
+    return padded
 
 
 def merge_blocks(shape: Sequence[int], part: Sequence[int], target: Sequence[int]) -> list[int] | None:

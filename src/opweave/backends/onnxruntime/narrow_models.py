@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...composites.packing import NARROW, QuantizedConstant
+from ...composites.packing import NARROW, QuantizedConstant, pad_last_block
 from .. import Precision
 from .constants import CONVOLUTIONS, DEQUANTISES, READS_NARROW, readers
 from .narrow import (
@@ -163,8 +163,8 @@ class _NarrowModel:
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
         if table is None or table.numbers.ndim != 2 or axis not in (0, -2) or self._array(indices) is not None:
             return None
-        count, width = table.numbers.shape
-        if not gains_from_lookup(count, width, self._shape(indices)):
+        count, width = table.shape
+        if count != len(table.numbers) or not gains_from_lookup(count, width, self._shape(indices)):
             return None
         rows = self._find_rows(input, is_turned=False)
         if rows is None and table.bits == 8 and table.scale.shape == (1, width):
@@ -270,9 +270,11 @@ class _NarrowModel:
         if table.bits == 8 and self._is_quantised(other):  # the engine multiplies integers
             return None
         rows = table.transpose(TURNED) if is_turned else table
+        if rows.shape[0] != len(rows.numbers):  # blocks of columns, the last of which is not whole
+            return None
         unpacked = np.broadcast_to(np.uint8(0), rows.packed_shape)
         shape = self._shape(other)
-        count = None if shape is None else prod(shape) // rows.numbers.shape[1]
+        count = None if shape is None else prod(shape) // rows.shape[1]
         form = _matrix_of(rows, unpacked).form(count, is_exact=is_exact)
         if not form or (form == "padded" and rank is None):
             return None
@@ -338,7 +340,7 @@ class _NarrowModel:
         if shape is None or shape.ndim != 1 or (shape < 1).any():  # 0 and -1 stand for other sizes
             return None
         sizes = [int(size) for size in shape]
-        return table.reshape(sizes) if prod(sizes) == table.numbers.size else None
+        return table.reshape(sizes) if prod(sizes) == prod(table.shape) else None
 
     def _dequantised(self, node: Any) -> QuantizedConstant | None:
         """The operands of a DequantizeLinear of constants, with scales in the rank of the numbers."""
@@ -358,8 +360,13 @@ class _NarrowModel:
             zero_point = np.zeros(scale.shape, numbers.dtype)
         if zero_point.dtype != numbers.dtype or zero_point.size != scale.size:
             return None
-        table = QuantizedConstant.of(numbers, scale.reshape(part), zero_point.reshape(part))
-        return table if table.is_usable else None
+        shape = numbers.shape
+        if block and part[axis] > 1:
+            numbers = pad_last_block(numbers, axis % len(shape), part[axis] * block)
+        table: QuantizedConstant | None = QuantizedConstant.of(numbers, scale.reshape(part), zero_point.reshape(part))
+        assert table is not None
+        table = table if numbers.shape == shape else table.first(shape)
+        return table if table is not None and table.is_usable else None
 
     # Values -----------------------------------------------------------------------------------------------------------
 
@@ -416,7 +423,7 @@ class _Columns:
 
 
 def _matrix_of(rows: QuantizedConstant, packed: np.ndarray) -> NarrowMatrix:
-    return NarrowMatrix(packed, rows.scales(), rows.zero_points(), rows.numbers.shape[1], **rows.attributes)
+    return NarrowMatrix(packed, rows.scales(), rows.zero_points(), rows.shape[1], **rows.attributes)
 
 
 class _PackedRows:
@@ -436,9 +443,9 @@ def _ends(rank: int, count: int) -> np.ndarray:
 
 
 def _scale_shape(shape: Sequence[int], part: Sequence[int], axis: int, block: int) -> Sequence[int] | None:
-    """The shape of scales in the rank of their tensor; None if they do not fit, or blocks do not divide their axis.
+    """The shape of scales in the rank of their tensor; None if they do not fit. The last block may be smaller.
 
-    >>> _scale_shape((4, 6), (6,), -1, 0), _scale_shape((4, 6), (2, 6), 0, 2), _scale_shape((4, 6), (1, 6), 0, 8)
+    >>> _scale_shape((4, 6), (6,), -1, 0), _scale_shape((4, 6), (2, 6), 0, 3), _scale_shape((4, 6), (2, 6), 0, 4)
     ([1, 6], (2, 6), None)
     """
     rank = len(shape)
@@ -448,8 +455,8 @@ def _scale_shape(shape: Sequence[int], part: Sequence[int], axis: int, block: in
     if prod(part) == 1 and len(part) < 2 and not block:
         return [1] * rank
     if block:
-        sizes = [count * block if k == axis else count for k, count in enumerate(part)]
-        return part if sizes == list(shape) else None
+        counts = [-(-size // block) if k == axis else size for k, size in enumerate(shape)]
+        return part if list(part) == counts else None
     return [shape[axis] if k == axis else 1 for k in range(rank)] if tuple(part) == (shape[axis],) else None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ....composites.packing import unpack_any, unpack_rows
+from ....composites.packing import pad_last_block, unpack_any, unpack_rows
 from ....composites.quantization import gather_n_bits, matmul_n_bits
 from ....context.builder import MLGraphBuilder
 from ....core.dtypes import INFO, is_float, numpy_type
@@ -58,7 +58,14 @@ class QuantizedBlocks:
 
     def dequantize(self, b: MLGraphBuilder, x: Tensor, scale: Tensor, zero_point: Tensor | None) -> MLOperand:
         """Dequantise the integers `x`."""
-        y = operand(b, x)
+        y, block = operand(b, x), self.block_size
+        axis = normalize_axis(self.axis, y.rank) if block > 0 else 0
+        if block > 0 and y.is_constant and len(shape_of(scale)) == y.rank:
+            size, count = y.shape[axis], shape_of(scale)[axis]
+            if count > 1 and size % block and -(-size // block) == count:
+                # The last block is smaller: it is padded, and the padding cut off.
+                padded = pad_last_block(y.value, axis, count * block)
+                return b.slice(self.dequantize(b, padded, scale, zero_point), [0] * y.rank, y.shape)
         return b.dequantize_linear(y, *self.align(b, y.shape, scale, zero_point, y.data_type))
 
     def align(
