@@ -153,12 +153,25 @@ def _nodes(graph: ow.MLGraph) -> Any:
     return recorded_graph(graph).nodes
 
 
+FAMILIES_ELSEWHERE = {
+    *("convolution", "ordering", "padding", "pooling", "quantized", "recurrent", "resizing", "statistics", "vision"),
+    "windows",
+}
+"""Modules of converters whose calls are in `test_torch_families.py`."""
+
+
 def test_every_converter_has_samples() -> None:
     sampled = {name for name, _, _ in SAMPLES}
     assert sampled <= CONVERTERS.keys()
-    assert CONVERTERS.keys() - sampled - MADE_WITHOUT_OPERANDS == set()
+    own = {
+        name
+        for name, (function, _) in CONVERTERS.items()
+        if function.__module__.rpartition(".")[2] not in FAMILIES_ELSEWHERE and not name.startswith("opweavetest.")
+    }
+    assert own - sampled - MADE_WITHOUT_OPERANDS == set()
 
 
 def test_names_are_operators_of_pytorch() -> None:
     for name in (*CONVERTERS, *ASSERTIONS):
-        assert str(operator_of(name)) == name
+        if name.startswith(("aten.", "prims.")):  # others belong to packages that may not be imported
+            assert str(operator_of(name)) == name
