@@ -361,6 +361,7 @@ def test_links_from_the_api_to_packages_that_build_on_it() -> None:
         "compute": "lazy.force",
         "compute_real": "core.reals",
         "deferred_context": "lazy.deferred_context",
+        "diff_torch": "pytorch.module",
         "draw": "inspect.drawing.api",
         "draw_model": "inspect.drawing.api",
         "explain": "inspect.explain",

@@ -22,7 +22,6 @@ from ..inspect.diff.result import Difference, OperationDifference, OutputDiffere
 from ..inspect.diff.tolerance import Tolerance, scale_of, tolerance_of
 from ..inspect.drawing.picture import named_operands
 from ..ops.recorder import Recorder
-from ..support import lazy_imports
 from ..support.errors import ValidationError, require
 from ..support.names import count_of, short_repr
 from ..support.progress import report_work
@@ -38,14 +37,13 @@ PASSED_THROUGH = frozenset({"wrap_with_set_grad_enabled", "wrap_with_autocast"})
 """Blocks whose nodes are compared one by one."""
 
 
-@lazy_imports.diff_torch.provide
 def diff_torch(model: Any, other: Any, inputs: Any, on: Any, tolerance: float, progress: Progress | None) -> Difference:
     """See `opweave.diff`."""
     is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
     require(is_number and tolerance >= 0, f"diff: tolerance must be a number from 0 on, got {short_repr(tolerance)}")
     module, runner = _sides(model, other, inputs, on)
     args, kwargs = _arguments(runner, inputs)
-    comparison = _Comparison(module, runner, args, kwargs, 2 * tolerance)
+    comparison = _ProgramComparison(module, runner, args, kwargs, 2 * tolerance)
     with report_work(f"comparing {count_of(len(comparison.rows_to_compute), 'operation')}"):
         return comparison.run(progress or (lambda done, count, title: None))
 
@@ -128,7 +126,7 @@ def name_of(node: Any) -> str:
     return name if namespace in ("aten", "prims") else f"{namespace}.{name}" if rest else namespace
 
 
-class _Region:
+class _ProgramRegion:
     """The operations that one node of the program became.
 
     Attributes:
@@ -159,7 +157,7 @@ class _Region:
         return f"{name_of(self.node)} {label_of(self.node)!r}"
 
 
-class _Comparison:
+class _ProgramComparison:
     """A comparison in progress."""
 
     def __init__(
@@ -177,7 +175,7 @@ class _Comparison:
         self.side = Side(self.context, self.graph)
         self.rows_to_compute, self.expected = self._regions()
 
-    def _regions(self) -> tuple[list[_Region], dict[Operand, np.ndarray]]:
+    def _regions(self) -> tuple[list[_ProgramRegion], dict[Operand, np.ndarray]]:
         """The nodes to compare, in order, and PyTorch's value of each operand."""
         expected: dict[Operand, np.ndarray] = {o: self.inputs[name] for name, o in self.graph.inputs.items()}
         computed = {output for node in self.graph.nodes for output in node.outputs}
@@ -191,7 +189,7 @@ class _Comparison:
                 o: _array(t) for o, t in zip(operands, tensors, strict=True) if o in computed and o not in expected
             }
             if pairs:
-                regions.append(_Region(node, list(pairs), expected))
+                regions.append(_ProgramRegion(node, list(pairs), expected))
                 expected |= pairs
         return regions, expected
 
@@ -200,7 +198,7 @@ class _Comparison:
         regions, rows = self.rows_to_compute, []
         got: dict[Operand, np.ndarray] = {o: self.expected[o] for o in self.graph.inputs.values()}
         runs = self._runs()
-        report = _Report(self.graph, regions)
+        report = _ProgramReport(self.graph, regions)
         for start in range(0, len(regions), SLICE_NODES):
             part = regions[start : start + SLICE_NODES]
             progress(start, len(regions), part[0].title)
@@ -227,7 +225,7 @@ class _Comparison:
             node: f"{p.how} on {p.device}: {p.detail}" for node, p in zip(self.graph.nodes, placements, strict=True)
         }
 
-    def _run_alone(self, regions: Sequence[_Region]) -> dict[Operand, np.ndarray]:
+    def _run_alone(self, regions: Sequence[_ProgramRegion]) -> dict[Operand, np.ndarray]:
         """Run each region on the values that PyTorch has for what it reads."""
         recorder = Recorder()
         stand_ins: dict[Operand, Operand] = {}
@@ -261,7 +259,7 @@ class _Comparison:
     def _row(
         self,
         number: int,
-        region: _Region,
+        region: _ProgramRegion,
         own: Mapping[Operand, np.ndarray],
         got: Mapping[Operand, np.ndarray],
         runs: Mapping[Node, str],
@@ -290,7 +288,7 @@ class _Comparison:
             number, region.title, str(output.desc), tuple(reads), str(allowed), mine, total, values, (), "", engines
         )
 
-    def _tolerance(self, region: _Region) -> Tolerance:
+    def _tolerance(self, region: _ProgramRegion) -> Tolerance:
         """The tolerance of a region: errors of its operations add up."""
         parts = [tolerance_of(node, self.side.precision, self.factor) for node in region.nodes]
         return Tolerance(
@@ -314,10 +312,10 @@ class _Comparison:
         return outputs
 
 
-class _Report:
+class _ProgramReport:
     """The program as a graph for the report: one node for each row."""
 
-    def __init__(self, graph: Graph, regions: Sequence[_Region]) -> None:
+    def __init__(self, graph: Graph, regions: Sequence[_ProgramRegion]) -> None:
         recorder = Recorder()
         shown: dict[Operand, Operand] = {}
         for name, operand in graph.inputs.items():

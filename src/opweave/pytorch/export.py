@@ -85,14 +85,11 @@ def _error_of(module: Any, error: Exception) -> Exception:
 
 
 def with_dims(shapes: Any) -> Any:
-    """`dynamic_shapes` with `torch.export.Dim` in place of names."""
-    dims: dict[str, Any] = {}
+    """`dynamic_shapes` with dimensions of PyTorch in place of names, whose range PyTorch infers."""
 
     def convert(item: Any) -> Any:
         if isinstance(item, str):
-            if item not in dims:
-                dims[item] = torch.export.Dim(item) if item.isidentifier() else torch.export.Dim.DYNAMIC
-            return dims[item]
+            return torch.export.Dim.DYNAMIC
         if isinstance(item, Mapping):
             return {key: convert(value) for key, value in item.items()}
         if isinstance(item, tuple) and not hasattr(item, "_fields"):

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..context.context import MLContext, ml
 from ..context.graph import MLGraph, recorded_graph
+from ..support import lazy_imports
 from ..support.errors import ValidationError, import_extra, require
 from ..support.names import count_of, short_repr
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ..inspect.diff import Difference
     from ..run.drawing import Drawing
     from ..run.profile import Profile
     from .convert import FallbackCall
@@ -155,6 +157,15 @@ class CompiledModule:
         True
         """
         return self.graph.draw(path, profile=profile)
+
+
+@lazy_imports.diff_torch.provide
+def diff_module(model: Any, other: Any, inputs: Any, on: Any, tolerance: float, progress: Any) -> Difference:
+    """See `opweave.diff`."""
+    import_extra("torch", "", "diff")
+    from .diff import diff_torch  # which imports PyTorch
+
+    return diff_torch(model, other, inputs, on, tolerance, progress)
 
 
 def runner_of(compiled: CompiledModule) -> ModuleRunner:

@@ -87,7 +87,7 @@ profile_model = Link("inspect.profile")
 draw_model = Link("inspect.drawing.api")
 """Implements `InferenceSession.draw`: `(compiled, inputs, outputs, title, path, profile)`."""
 
-diff_torch = Link("pytorch.diff")
+diff_torch = Link("pytorch.module")
 """Implements `opweave.diff` for modules of PyTorch: `(model, other, inputs, on, tolerance, progress)`."""
 
 deferred_context = Link("lazy.deferred_context")
