@@ -1,5 +1,8 @@
 """`from_torch`: what modules become, and how the result is called. PyTorch is the witness."""
 
+# mypy: disable-error-code="misc, untyped-decorator"
+# (PyTorch's classes and decorators have no types here.)
+
 from __future__ import annotations
 
 import doctest
