@@ -261,3 +261,29 @@ def test_half_precision_agrees_with_float32(rows: Callable[[], Iterator[Row]]) -
         expected = module(*(a.float() for a in half))
         assert result.dtype is torch.float16
         np.testing.assert_allclose(result.float().numpy(), expected.numpy(), atol=2e-2, rtol=2e-2)
+
+
+class Written(nn.Module):  # type: ignore[misc]
+    """Buffers that are written and not read, two of them with the same value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("first", "second", "count"):
+            self.register_buffer(name, torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        doubled = x * 2
+        self.first.copy_(doubled)
+        self.second.copy_(doubled)
+        self.count.add_(1)
+        return doubled + self.count
+
+
+def test_buffers_that_are_only_written_get_their_values() -> None:
+    module, reference = Written().eval(), Written().eval()
+    compiled = from_torch(module, (torch.zeros(3),))
+    for step in (1.0, 2.0):
+        x = torch.full((3,), step)
+        assert torch.equal(compiled(x), reference(x))
+        for name in ("first", "second", "count"):
+            assert torch.equal(getattr(module, name), getattr(reference, name))

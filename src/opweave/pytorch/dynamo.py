@@ -37,7 +37,7 @@ from .program import ConvertedProgram, ProgramOutput, convert_program
 from .runner import ModuleRunner
 
 OPTIONS = ("device", "fallback", "precision")
-"""What `torch.compile(options=…)` may have."""
+"""The names of options in `torch.compile(options=…)`."""
 
 MAX_VARIANTS = 16
 """The largest number of graphs that are kept for one graph of Dynamo, as for other layers with the same code; an estimate."""
@@ -199,7 +199,7 @@ class DynamoGraph:
             mode = FakeTensorMode()
             fakes = [mode.from_tensor(v) if isinstance(v, torch.Tensor) else _hint_of(v) for v in values]
             for position in self._numbers:
-                fakes[position] = Number(values[position].item())
+                fakes[position] = PassedNumber(values[position].item())
             try:
                 runner = self._convert((mode, fakes), tensors, context)
             except NotSupportedError:
@@ -256,7 +256,7 @@ def _is_number(node: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Number:
+class PassedNumber:
     """A number in the place of a tensor, of which the graph takes the `item()`."""
 
     value: float

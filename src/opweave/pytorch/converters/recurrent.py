@@ -45,8 +45,8 @@ def _layers(
         weights += [None] * (4 - count)
         initial = [b.slice(s, [first, 0, 0], [directions, *s.shape[1:]]) if num_layers > 1 else s for s in states]
         sequence, *ends = run(x, *weights, initial)
-        for known, end in zip(last, ends, strict=True):
-            known.append(end)
+        for own_ends, end in zip(last, ends, strict=True):
+            own_ends.append(end)
         # [steps, directions, batches, size] -> [steps, batches, directions * size]
         size = sequence.shape[3]
         if directions > 1:
