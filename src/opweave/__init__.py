@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # at run time `__getattr__` below imports them when they are 
     from .lazy.jit import jit as jit
     from .onnx.convert.register import register_onnx as register_onnx
     from .onnx.session.session import InferenceSession as InferenceSession
+    from .pytorch.custom import as_torch_op as as_torch_op, register_torch as register_torch
     from .pytorch.module import CompiledModule as CompiledModule, from_torch as from_torch
     from .quantization import quantize as quantize
     from .support.errors import (
@@ -90,6 +91,7 @@ _HOMES = {
     ".lazy.jit": ("jit",),
     ".onnx.convert.register": ("register_onnx",),
     ".onnx.session.session": ("InferenceSession",),
+    ".pytorch.custom": ("as_torch_op", "register_torch"),
     ".pytorch.module": ("CompiledModule", "from_torch"),
     ".quantization": ("quantize",),
     ".core.operation": ("Limits",),

@@ -1,0 +1,92 @@
+"""Custom operations between PyTorch and Opweave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import opweave as ow
+from opweave.pytorch.dynamo import compile_graph
+
+
+@ow.expression
+def snake(x: Any, *, alpha: float = 1.0) -> Any:
+    return x + ow.expr.sin(alpha * x) ** 2 / alpha
+
+
+@torch.library.custom_op("opweave_tests::snake", mutates_args=())  # type: ignore[untyped-decorator]
+def torch_snake(x: Tensor, slope: float = 0.5) -> Tensor:
+    return x + torch.sin(slope * x) ** 2 / slope
+
+
+@torch_snake.register_fake  # type: ignore[untyped-decorator]
+def _(x: Tensor, slope: float = 0.5) -> Tensor:
+    return torch.empty_like(x)
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    """A linear layer with an operator of a library."""
+
+    def __init__(self, operator: Any) -> None:
+        super().__init__()
+        self.linear, self.operator = nn.Linear(4, 3), operator
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.operator(self.linear(x))
+        return result
+
+
+def test_a_registered_operator_is_the_operation() -> None:
+    ow.register_torch("opweave_tests::snake", snake, attributes={"slope": "alpha"})
+    module, x = Layer(torch_snake).eval(), torch.randn(5, 4)
+    compiled = ow.from_torch(module, (x,), fallback="error")
+    torch.testing.assert_close(compiled(x), module(x).detach())
+    assert "snake" in compiled.explain()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("snake", snake), "name must be that of an operator, as in \"mylib::snake\", got 'snake'"),
+        ((3, snake), "name must be that of an operator"),
+        (("opweave_tests::other", len), "opweave_tests::other needs an operation, got <built-in function len>"),
+    ],
+)
+def test_wrong_registrations_are_refused(arguments: tuple[Any, Any], message: str) -> None:
+    with pytest.raises(ow.ValidationError) as caught:
+        ow.register_torch(*arguments)
+    assert message in str(caught.value)
+    with pytest.raises(ow.ValidationError, match="has the attributes \\['alpha'\\], not 'beta'"):
+        ow.register_torch("opweave_tests::snake", snake, attributes={"slope": "beta"})
+
+
+def test_an_operation_runs_in_eager_exported_and_compiled_modules() -> None:
+    operator = ow.as_torch_op(snake, "opweave_tests::made_snake")
+    x = torch.randn(5, 4)
+    torch.testing.assert_close(operator(x, alpha=2.0), x + torch.sin(2 * x) ** 2 / 2)
+    module = Layer(operator).eval().requires_grad_(False)
+    compiled = ow.from_torch(module, (x,), dynamic_shapes={"x": {0: "rows"}}, fallback="error")
+    for rows in (2, 7):
+        y = torch.randn(rows, 4)
+        torch.testing.assert_close(compiled(y), module(y))
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(module, backend=compile_graph)(x), module(x))
+    torch.library.opcheck(operator, (x,), {"alpha": 0.5}, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_an_operation_with_several_results_and_optional_operands() -> None:
+    top = ow.as_torch_op(ow.composites.top_k, "opweave_tests::top_k", outputs=2)
+    x = torch.randn(3, 6)
+    values, positions = top(x, 2)
+    want = torch.topk(x, 2)
+    assert torch.equal(values, want.values)
+    assert torch.equal(positions, want.indices)
+    normalize = ow.as_torch_op(ow.composites.group_normalization, "opweave_tests::group_norm")
+    image, scale = torch.randn(2, 4, 3, 3), torch.randn(4)
+    torch.testing.assert_close(
+        normalize(image, scale, groups=2), nn.functional.group_norm(image, 2, scale), atol=1e-5, rtol=1e-5
+    )
+    torch.library.opcheck(normalize, (image, scale), {"groups": 2}, test_utils=("test_schema", "test_faketensor"))
