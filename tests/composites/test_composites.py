@@ -189,6 +189,7 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
         Call(np.ones((2, 2), "uint8"), np.ones((2, 2), "uint8"), np.zeros((), "uint8"), np.zeros((), "uint8")),
     ),
     composites.inverse: ("native", Call(floats(2, 2) + np.eye(2, dtype="float32"))),
+    composites.causal_conv_with_state: ("decomposed", Call(floats(1, 3, 4), floats(3, 1, 2))),
     composites.leaky_integrator: ("decomposed", Call(floats(3, 4), decay=0.5)),
     composites.linear_attention: (
         "native",
@@ -688,6 +689,21 @@ HEADS = floats(1, 2, 3, 4)
             composites.selective_scan,
             Call(floats(1, 3, 4, 2), floats(1, 3, 4), floats(4), floats(1, 3, 3, 2), floats(1, 3, 3, 2)),
             "the groups of b must divide 4 heads, got float32[1, 3, 3, 2]",
+        ),
+        (
+            composites.causal_conv_with_state,
+            Call(floats(1, 3, 4), floats(3, 1, 1)),
+            "weight must have at least 2 taps, got float32[3, 1, 1]",
+        ),
+        (
+            composites.causal_conv_with_state,
+            Call(floats(1, 3, 4), floats(3, 1, 2), None, floats(1, 3, 2)),
+            "past_state must be [batches, channels, (taps - 1) * dilation], [1, 3, 1], got float32[1, 3, 2]",
+        ),
+        (
+            composites.causal_conv_with_state,
+            Call(floats(1, 3, 4), floats(3, 1, 2), dilation=0),
+            "dilation must be greater than 0, got 0",
         ),
         (composites.leaky_integrator, Call(X, decay=0.5, axis=2), "axis must be in [0, 2), got 2"),
         (composites.leaky_integrator, Call(X, X, decay=0.5), "initial_state must be of the shape of input without"),

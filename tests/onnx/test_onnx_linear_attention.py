@@ -69,3 +69,23 @@ def test_linear_attention(domain: str, rule: str, is_wide: bool, has_past: bool)
     session = ow.InferenceSession(model.SerializeToString())
     for result, value in zip(session.run(None, feed), expected, strict=True):
         np.testing.assert_allclose(result, value, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("activation", ["none", "silu", "swish"])
+@pytest.mark.parametrize("has_past", [True, False])
+def test_causal_convolution_of_onnx(activation: str, has_past: bool) -> None:
+    if not has_operator():
+        pytest.skip("this ONNX has no CausalConvWithState")
+    rng = np.random.default_rng(0)
+    feed = {"input": normal(rng, 2, 3, 7), "weight": normal(rng, 3, 1, 4), "bias": normal(rng, 3)}
+    if has_past:
+        feed["past_state"] = normal(rng, 2, 3, 3)
+    node = helper.make_node("CausalConvWithState", list(feed), ["out", "state"], activation=activation)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in feed.items()]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("out", "state")]
+    graph = helper.make_graph([node], "convolution", values, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 27)], ir_version=10)
+    expected = ReferenceEvaluator(model).run(None, feed)
+    session = ow.InferenceSession(model.SerializeToString())
+    for result, value in zip(session.run(None, feed), expected, strict=True):
+        np.testing.assert_allclose(result, value, rtol=2e-5, atol=2e-5)

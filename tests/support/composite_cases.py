@@ -228,6 +228,25 @@ def outputs_of_call(op: Any, *args: Any, **kwargs: Any) -> list[np.ndarray]:
         return [np.asarray(each) for each in op(*args, **kwargs)]
 
 
+@case(composites.causal_conv_with_state, rtol=2e-5, atol=2e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    batches, channels, length, dilation = (make.integer(1, 3) for _ in range(4))
+    taps = make.integer(2, 4)
+    before = (taps - 1) * dilation
+    x, weight = make.array("x", (batches, channels, length), -1, 1), make.array("x", (channels, 1, taps), -1, 1)
+    bias = make.array("x", (channels,), -1, 1) if make.boolean() else None
+    past = make.array("x", (batches, channels, before), -1, 1) if make.boolean() else None
+    activation = make.choice(("none", "silu"))
+    whole = np.concatenate([np.zeros((batches, channels, before)) if past is None else wide(past), wide(x)], 2)
+    y = np.zeros(x.shape)
+    for tap in range(taps):
+        y += wide(weight)[:, 0, tap, None] * whole[:, :, tap * dilation : tap * dilation + length]
+    y += 0 if bias is None else wide(bias)[:, None]
+    y = y / (1 + np.exp(-y)) if activation == "silu" else y
+    call = Call(x, weight, bias, past, activation=activation, dilation=dilation)
+    return call, [y, whole[:, :, length:]]
+
+
 @case(composites.leaky_integrator, rtol=2e-5, atol=2e-5, half=2e-2)
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
     shape = make.shape(1, 3)

@@ -50,7 +50,7 @@ from .quantized import (
     quantized_sigmoid,
 )
 from .random import bernoulli, multinomial, random_key, random_normal, random_uniform
-from .recurrences import leaky_integrator, linear_attention, selective_scan
+from .recurrences import causal_conv_with_state, leaky_integrator, linear_attention, selective_scan
 from .recurrent import ragged_gru, ragged_lstm
 from .regions import crop_and_resize, max_roi_pool, roi_align
 from .requantized import quantized_concat
@@ -62,19 +62,19 @@ from .suppression import non_max_suppression
 
 __all__ = [
     "acos", "acosh", "affine_grid", "asin", "asinh", "atan", "atanh", "average_pool", "bernoulli", "bit_cast",
-    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "center_crop_pad", "col2im", "compress",
-    "conv_transpose", "convolution", "cosh", "crop_and_resize", "cumulative_product", "deform_conv", "depth_to_space",
-    "dequantized_matmul", "det", "dft", "dynamic_quantize_linear", "erf_inv", "expm1", "fast_gelu", "gather_n_bits",
-    "geglu", "grid_sample", "group_normalization", "group_query_attention", "hard_max", "integer_conv2d",
-    "integer_matmul", "inverse", "leaky_integrator", "linear_attention", "local_response_normalization", "log1p",
-    "log_softmax", "lp_pool", "matmul_n_bits", "max_pool", "max_pool_with_indices", "max_roi_pool", "max_unpool",
-    "multi_head_attention", "multinomial", "non_max_suppression", "non_zero", "one_hot", "pack_bits", "pack_blocks",
-    "quantized_add", "quantized_concat", "quantized_conv2d", "quantized_leaky_relu", "quantized_matmul",
-    "quantized_mean", "quantized_mul", "quantized_sigmoid", "quick_gelu", "ragged_gru", "ragged_lstm", "random_key",
-    "random_normal", "random_uniform", "resize", "rms_norm", "rms_normalization", "roi_align", "rotary_embedding",
-    "scaled_dot_product_attention", "scatter_reduce", "selective_scan", "shift_left", "shift_right", "sinh",
-    "skip_layer_norm", "skip_rms_norm", "space_to_depth", "stft", "swiglu", "tensor_scatter", "thresholded_relu",
-    "top_k", "unique",
+    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "causal_conv_with_state", "center_crop_pad", "col2im",
+    "compress", "conv_transpose", "convolution", "cosh", "crop_and_resize", "cumulative_product", "deform_conv",
+    "depth_to_space", "dequantized_matmul", "det", "dft", "dynamic_quantize_linear", "erf_inv", "expm1", "fast_gelu",
+    "gather_n_bits", "geglu", "grid_sample", "group_normalization", "group_query_attention", "hard_max",
+    "integer_conv2d", "integer_matmul", "inverse", "leaky_integrator", "linear_attention",
+    "local_response_normalization", "log1p", "log_softmax", "lp_pool", "matmul_n_bits", "max_pool",
+    "max_pool_with_indices", "max_roi_pool", "max_unpool", "multi_head_attention", "multinomial", "non_max_suppression",
+    "non_zero", "one_hot", "pack_bits", "pack_blocks", "quantized_add", "quantized_concat", "quantized_conv2d",
+    "quantized_leaky_relu", "quantized_matmul", "quantized_mean", "quantized_mul", "quantized_sigmoid", "quick_gelu",
+    "ragged_gru", "ragged_lstm", "random_key", "random_normal", "random_uniform", "resize", "rms_norm",
+    "rms_normalization", "roi_align", "rotary_embedding", "scaled_dot_product_attention", "scatter_reduce",
+    "selective_scan", "shift_left", "shift_right", "sinh", "skip_layer_norm", "skip_rms_norm", "space_to_depth", "stft",
+    "swiglu", "tensor_scatter", "thresholded_relu", "top_k", "unique",
 ]  # fmt: skip
 
 

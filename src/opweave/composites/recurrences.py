@@ -394,3 +394,77 @@ def _(
     state = _zeros(b, shape, "float32") if initial_state is None else _cast(b, initial_state, "float32")
     last, sums = _leak(b, state, input, decay=decay, axis=axis, direction="backward" if reversed else "forward")
     return sums, _cast(b, last, input.data_type)
+
+
+# Convolutions with a state -------------------------------------------------------------------------------------------
+
+
+@declare(
+    input=Limits(FLOATS, ranks=(3, 3)),
+    weight=Limits("input", ranks=(3, 3)),
+    bias=Limits("input", ranks=(1, 1)),
+    past_state=Limits("input", ranks=(3, 3)),
+)
+def causal_conv_with_state(
+    self: Builder,
+    input: Operand,
+    weight: Operand,
+    bias: Operand | None = None,
+    past_state: Operand | None = None,
+    *,
+    activation: Literal["none", "silu"] = "none",
+    dilation: int = 1,
+    label: str = "",
+) -> tuple[Desc, Desc]:
+    """Convolve each channel with its own filter, which sees the present and the past, and return what the next call needs.
+
+    Args:
+        input: float32 or float16 [batches, channels, length].
+        weight: [channels, 1, taps], with at least two taps; the last one is that of the present.
+        bias: [channels].
+        past_state: the elements before the input, [batches, channels, (taps - 1) * dilation]; default: zeros.
+        activation: "none", or "silu" for y * sigmoid(y) of each element.
+        dilation: the distance between taps.
+
+    Returns: The convolution, of the shape of `input`, and the last elements, of the shape of `past_state`.
+    Raises: inconsistent shapes, or a single tap, which needs no state.
+
+    ONNX's CausalConvWithState, and that of ONNX Runtime, as in Mamba and Gated DeltaNet.
+
+    >>> y, state = causal_conv_with_state(np.float32([[[1, 2, 3]]]), np.float32([[[10, 1]]]))
+    >>> y.tolist(), state.tolist()
+    ([[[1.0, 12.0, 23.0]]], [[[3.0]]])
+    """
+    batches, channels, _ = input.shape
+    taps = weight.shape[2]
+    _fits("weight", weight, (channels, 1, taps), "[channels, 1, taps]")
+    require(taps > 1, f"weight must have at least 2 taps, got {weight.desc}")
+    require(dilation > 0, f"dilation must be greater than 0, got {dilation}")
+    _fits("bias", bias, (channels,), "[channels]")
+    shape = (batches, channels, (taps - 1) * dilation)
+    _fits("past_state", past_state, shape, "[batches, channels, (taps - 1) * dilation]")
+    return input.desc, Desc(input.data_type, shape)
+
+
+@causal_conv_with_state.decompose
+def _(
+    b: Operations,
+    input: Operand,
+    weight: Operand,
+    bias: Operand | None,
+    past_state: Operand | None,
+    activation: str,
+    dilation: int,
+) -> tuple[Operand, Operand]:
+    (batches, channels, length), taps = input.shape, weight.shape[2]
+    before = (taps - 1) * dilation
+    past = _zeros(b, (batches, channels, before), input.data_type) if past_state is None else past_state
+    x = b.concat([past, input], 2)
+    image = b.reshape(x, [batches, channels, 1, before + length])
+    filter = b.reshape(weight, [channels, 1, 1, taps])
+    y = b.reshape(
+        b.conv2d(image, filter, bias=bias, groups=channels, dilations=[1, dilation]), [batches, channels, length]
+    )
+    if activation == "silu":
+        y = b.mul(y, b.sigmoid(y))
+    return y, b.slice(x, [0, 0, length], [batches, channels, before])

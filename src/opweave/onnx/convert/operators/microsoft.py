@@ -11,7 +11,16 @@ from math import ceil, inf, prod
 
 import numpy as np
 
-from ....composites import fast_gelu, group_normalization, matmul_n_bits, quick_gelu, rms_normalization, swiglu, top_k
+from ....composites import (
+    causal_conv_with_state,
+    fast_gelu,
+    group_normalization,
+    matmul_n_bits,
+    quick_gelu,
+    rms_normalization,
+    swiglu,
+    top_k,
+)
 from ....composites.packing import QuantizedConstant, unpack_rows
 from ....context.builder import MLGraphBuilder
 from ....core.dtypes import DataType
@@ -458,6 +467,7 @@ def _(b: MLGraphBuilder, input: MLOperand, *, dim: int = -1, size: int, step: in
     return b.transpose(slices, permutation=[a for a in range(slices.rank) if a != axis + 1] + [axis + 1])
 
 
+@converts("CausalConvWithState")
 @converts("CausalConvWithState", domain=MICROSOFT)
 def _(
     b: MLGraphBuilder,
@@ -497,22 +507,11 @@ def _(
             return x
         return b.reshape(b.transpose(x, permutation=[0, 2, 1]), [x.shape[0], x.shape[2], *shape[2:]])
 
-    x, kernel = to_rows(input), weight.shape[-1]
-    batches, channels, length = x.shape
-    before = (kernel - 1) * dilation
-    if before:
-        past = (
-            np.zeros((batches, channels, before), x.data_type)
-            if past_state is None
-            else to_rows(operand(b, past_state))
-        )
-        x = b.concat([operand(b, past), x], 2)
-    image, filter = b.reshape(x, [batches, channels, 1, before + length]), b.reshape(weight, [channels, 1, 1, kernel])
-    y = b.conv2d(image, filter, groups=channels, dilations=[1, dilation], bias=bias)
-    y = b.reshape(y, [batches, channels, length])
-    y = y if activation == "none" else _silu(b, y)
-    unsupported_if(not before, "its state is empty")
-    state = b.slice(x, [0, 0, length], [batches, channels, before])
+    unsupported_if(weight.shape[-1] < 2, "its state is empty")
+    past = None if past_state is None else to_rows(operand(b, past_state))
+    kind = "none" if activation == "none" else "silu"
+    options = {"activation": kind, "dilation": dilation}
+    y, state = causal_conv_with_state(b, to_rows(input), weight, bias, past, **options)
     return back(y), back(state)
 
 
