@@ -13,9 +13,11 @@ import opweave as ow
 from opweave import DataError, NotSupportedError, ValidationError
 from opweave.chat import GGUF, Decoder, Model, Sampler
 from opweave.chat.architectures import ARCHITECTURES
-from opweave.chat.model import MATRICES
+from opweave.chat.model import MATRICES, network
+from opweave.context.builder import NamedBuilder
 from opweave.context.graph import state_of
 from opweave.context.graph_state import DynamicGraphState
+from opweave.core.graph import Graph
 
 CPU = ow.ml.create_context(device="cpu")
 TEXT = [int(k) for k in np.random.default_rng(5).integers(0, len(tiny_models.TOKENS), 100)]
@@ -394,3 +396,19 @@ def test_model_rejects_weights_of_other_shapes(
     tiny_models.write(path, shapes=shapes)
     with pytest.raises(DataError, match=message):
         Model(GGUF(path))
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_1", "Q8_0"])
+def test_embeddings_have_the_arrays_of_the_product_with_them(name: str, tmp_path: Path) -> None:
+    """A tied table is in memory once, also if its minima are further weights of the product."""
+    path = tmp_path / "x.gguf"
+    wanted = tiny_models.logits(tiny_models.write(path, formats={"embd": name}), TEXT)
+    each = decoder(path)
+    error = np.sqrt(((steps(each, TEXT) - wanted) ** 2).mean())
+    assert error < 0.05 * wanted.std()
+    nodes = Graph.reaching(network(NamedBuilder(CPU), each.model, 1, 60)).nodes
+    lookup, product = (
+        next(node for node in nodes if node.op is op and node.label == "token_embd")
+        for op in (ow.composites.gather_n_bits, ow.composites.matmul_n_bits)
+    )
+    assert np.shares_memory(lookup.arguments["weight"].value, product.arguments["weight"].value)

@@ -11,11 +11,12 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import composites
+from ..composites.packing import unpack_codes
 from ..context.builder import MLGraphBuilder
 from ..core.graph import MLOperand
 from ..support.errors import DataError, NotSupportedError
 from .architectures import ARCHITECTURES
-from .gguf import GGUF, Blocks, Weight
+from .gguf import GGUF, Weight
 from .metadata import Metadata
 from .rotary_angles import RotaryAngles
 from .side_products import side_product
@@ -301,40 +302,47 @@ class Model:
             matrix, _ = self._cache_matrix("token_embd", lambda: self._pack([weight]))
             x = composites.gather_n_bits(b, indices=tokens, width=width, label="token_embd", **matrix)
         else:
-            packed, scale, offset, bits = self._table(weight)
-            blocks, size = scale.shape[1], width // scale.shape[1]
-            options: dict[str, Any] = {"width": width, "bits": bits, "block_size": size, "label": "token_embd"}
-            x = composites.gather_n_bits(b, packed, scale, tokens, **options)
-            if offset is not None:
-                offsets = b.gather(offset, tokens).reshape([*tokens.shape, blocks, 1])
-                x = (x.reshape([*tokens.shape, blocks, size]) + offsets).reshape([*tokens.shape, width])
+            table, offsets = self._table(weight)
+            row, size = table["scale"].shape[1] * table["block_size"], table["block_size"]
+            x = composites.gather_n_bits(b, indices=tokens, width=row, label="token_embd", **table)
+            if row > width:  # the row of a product goes on with remainders of minima
+                x = b.slice(x, [0] * x.rank, [*tokens.shape, width])
+            if offsets is not None:
+                picked = b.gather(offsets, tokens).reshape([*tokens.shape, width // size, 1])
+                x = (x.reshape([*tokens.shape, width // size, size]) + picked).reshape([*tokens.shape, width])
         embedded: MLOperand = x * sqrt(width) if self.architecture.scales_embeddings else x
         return embedded
 
-    def _table(self, weight: Weight) -> tuple[Array, Array, Array | None, int]:
-        """The table of embeddings: packed numbers [words, blocks, bytes], scales [words, blocks], offsets or None, and bits.
+    def _table(self, weight: Weight) -> tuple[dict[str, Any], Array | None]:
+        """The table of embeddings for CPUs: operands of a lookup, and values to add to each block [words, blocks], or None.
 
-        Elements are `(number - 2 ** (bits - 1)) * scale + offset`.
+        A product with the same matrix has the same arrays, whose rows may go on with the remainders of minima.
         """
 
         def make() -> Matrix:
-            quantized: Blocks | None = weight.blocks()
-            assert quantized is not None
-            blocks = quantized.for_cpu()
-            packed = composites.pack_bits(blocks.numbers, bits=blocks.bits)
-            return {"weight": packed, "scale": blocks.scale, "minimum": blocks.minimum, "bits": blocks.bits}, 0
+            blocks: Any = weight.blocks()
+            return blocks.for_cpu().operands, 0
 
-        is_shared = False
-        if self.head == "token_embd":  # the arrays of the product, unless its minima are among the weights
-            matrix, copies = self._cache_matrix(self.head, lambda: self._pack([weight]))
-            is_shared = not copies
-        if not is_shared:
+        if self.head == "token_embd":
+            matrix, _ = self._cache_matrix(self.head, lambda: self._pack([weight]))
+        else:
             matrix, _ = self._cache_matrix("token_embd table", make)
-        scale, minimum, bits = matrix["scale"], matrix["minimum"], matrix["bits"]
-        if minimum is None:
-            return matrix["weight"], scale, None, bits
-        offsets, _ = self._cache_matrix("token_embd offsets", lambda: ({"b": minimum + scale * 2 ** (bits - 1)}, 0))
-        return matrix["weight"], scale, offsets["b"], bits
+        table = {name: matrix[name] for name in ("weight", "scale", "bits", "block_size")}
+        table["zero_point"] = matrix.get("zero_point")
+
+        def offsets() -> Matrix:
+            blocks: Any = weight.blocks()
+            minima = blocks.for_cpu().minima
+            scale = table["scale"][:, : minima.shape[1]]
+            zeros: Any = 2 ** (table["bits"] - 1)
+            if table["zero_point"] is not None:
+                zeros = unpack_codes(table["zero_point"], minima.shape[1], table["bits"]).astype(np.float32)
+            return {"b": minima + scale * zeros}, 0
+
+        blocks: Any = replace(weight, data=weight.data[:1]).blocks()
+        if blocks.minimum is None:
+            return table, None
+        return table, self._cache_matrix("token_embd offsets", offsets)[0]["b"]
 
     def heads(self, x: MLOperand, layer: int, data_type: CacheType = "float32") -> list[MLOperand]:
         """Add the queries, keys and values of a layer to the graph.
