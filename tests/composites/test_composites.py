@@ -367,7 +367,9 @@ CONVERTED: list[tuple[str, str, list[Any], dict[str, Any], CustomOp[Any]]] = [
 def test_load_uses_kernels_of_composites(
     op_type: str, domain: str, inputs: list[Any], attributes: dict[str, Any], op: CustomOp[Any], tmp_path: Path
 ) -> None:
-    model, feed = node_model(op_type, inputs, attributes, domain=domain, outputs=1 + (op_type in ("LinearAttention", "TopK")))
+    model, feed = node_model(
+        op_type, inputs, attributes, domain=domain, outputs=1 + (op_type in ("LinearAttention", "TopK"))
+    )
     graph = ow.onnx.load(model, CPU)
     assert (op.name, "cpu", "native") in [(p.node.split(" ")[0], p.device, p.how) for p in graph.placements()]
     ow.onnx.save(graph, tmp_path / "model.onnx")
