@@ -68,7 +68,7 @@ class CustomOp(Op[..., Any], Generic[Declared]):
     """A custom operation. Created by `opweave.op`, `opweave.expression`, `opweave.recurrence` and `opweave.composite`.
 
     Called with operands, it adds a node to their graph; called with arrays or tensors, it computes. `label=` names the node
-    in messages and tables. `step` is the expression of a step of a recurrence, and None for all other operations.
+    in messages and tables.
 
     >>> import numpy as np, opweave as ow
     >>> @ow.expression
@@ -95,6 +95,7 @@ class CustomOp(Op[..., Any], Generic[Declared]):
         self._annotated = annotated
         self.examples: list[dict[str, Any]] = []
         self.step: CustomOp[Any] | None = None
+        """The expression of one step of a recurrence; None for all other operations."""
         self.source = source
         signature = read_signature(source, skip)
         rule.__signature__ = signature  # type: ignore[attr-defined]
