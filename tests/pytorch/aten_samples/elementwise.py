@@ -25,6 +25,11 @@ _WITH_NUMBER = [Sample(X, 3), Sample(X, 2.5), Sample(INTEGERS, 3), Sample(INTEGE
 _BOOLS = [Sample(bools(3, 4), bools(4, seed=1))]
 _ALPHA = [Sample(X, Y, alpha=2), Sample(INTEGERS, DIVISORS, alpha=-3), Sample(X, Y, alpha=0.5)]
 
+# Numbers that 16-bit floats do not have, and quotients that round up to whole numbers which their divisor exceeds.
+_WIDE = [Sample(floats(3, 4, low=-0.4, high=0.4, dtype=torch.float16), number) for number in (70000.0, 1e-4)]
+_WIDE.append(Sample(floats(3, 4, dtype=torch.bfloat16), 1.003))
+TENTHS = torch.arange(-50, 50) / 10
+
 _UNARY = [Sample(X), Sample(HALF), Sample(floats())]
 _ON_INTEGERS = [Sample(INTEGERS), Sample(bools(3))]
 
@@ -35,9 +40,9 @@ SAMPLES = {
     "aten.sub.Scalar": [*_WITH_NUMBER, Sample(X, 3, 2)],
     "aten.rsub.Tensor": _ARITHMETIC + _ALPHA,
     "aten.rsub.Scalar": [*_WITH_NUMBER, Sample(X, 3, 2)],
-    "aten.mul.Tensor": _ARITHMETIC + _BOOLS + [Sample(bools(4), floats(4))],
+    "aten.mul.Tensor": _ARITHMETIC + _BOOLS + _WIDE + [Sample(bools(4), floats(4))],
     "aten.mul.Scalar": _WITH_NUMBER,
-    "aten.div.Tensor": _ARITHMETIC + _BOOLS,
+    "aten.div.Tensor": _ARITHMETIC + _BOOLS + _WIDE,
     "aten.div.Scalar": _WITH_NUMBER,
     "aten.true_divide.Tensor": [Sample(X, Y), Sample(INTEGERS, DIVISORS)],
     "aten.div.Tensor_mode": [
@@ -46,8 +51,16 @@ SAMPLES = {
         Sample(INTEGERS.abs().to(torch.uint8), DIVISORS.abs().to(torch.uint8), rounding_mode="floor"),
     ],
     "aten.div.Scalar_mode": [Sample(X, 0.3, rounding_mode="floor"), Sample(INTEGERS, 4, rounding_mode="floor")],
-    "aten.floor_divide.default": [Sample(INTEGERS, DIVISORS), Sample(X, Y), Sample(INTEGERS, 3)],
-    "aten.floor_divide.Scalar": [Sample(INTEGERS, 3), Sample(X, -1.5)],
+    "aten.floor_divide.default": [Sample(INTEGERS, DIVISORS), Sample(X, Y), Sample(INTEGERS, 3), Sample(TENTHS, 0.1)],
+    "aten.floor_divide.Scalar": [
+        Sample(INTEGERS, 3),
+        Sample(X, -1.5),
+        Sample(TENTHS, -0.1),
+        Sample(TENTHS.half(), 0.1),
+        Sample(X, 0.0),
+        Sample(torch.tensor([float("inf"), -1, 1]), 2.0),
+        Sample(X, float("inf")),
+    ],
     "aten.remainder.Tensor": [Sample(INTEGERS, DIVISORS), Sample(X, Y)],
     "aten.remainder.Scalar": [Sample(INTEGERS, 3), Sample(INTEGERS, -3), Sample(X, 0.7)],
     "aten.remainder.Scalar_Tensor": [Sample(7, DIVISORS)],

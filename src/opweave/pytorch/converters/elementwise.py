@@ -51,12 +51,25 @@ def is_one(alpha: Any) -> bool:
 
 @converts("aten.mul.Tensor", "aten.mul.Scalar")
 def _(b: MLGraphBuilder, self: Any, other: Any, *, call: AtenCall) -> MLOperand:
-    return b.mul(*call.promote(b, self, other))
+    return as_type(b, b.mul(*promote_factors(b, call, self, other)), call.data_type)
 
 
 @converts("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
 def _(b: MLGraphBuilder, self: Any, other: Any, *, call: AtenCall) -> MLOperand:
-    return b.div(*call.promote(b, self, other))
+    return divide(b, call, self, other, None)
+
+
+def promote_factors(b: MLGraphBuilder, call: AtenCall, *values: Any) -> list[MLOperand]:
+    """Operands and numbers in one data type, which is float32 where 16-bit floats do not have a number.
+
+    PyTorch multiplies and divides 16-bit floats by numbers of float32, so that 0.001 * 70000 is 70 and not infinite.
+    """
+    kind = call.data_type
+    if kind in ("float16", "bfloat16"):
+        numbers = torch.tensor([value for value in values if isinstance(value, (int, float))], dtype=torch.float64)
+        if not torch.equal(numbers.to(call.dtype).double(), numbers):
+            kind = "float32"
+    return call.promote(b, *values, data_type=kind)
 
 
 @converts("aten.div.Tensor_mode", "aten.div.Scalar_mode")
@@ -71,14 +84,25 @@ def _(b: MLGraphBuilder, self: Any, other: Any, *, call: AtenCall) -> MLOperand:
 
 def divide(b: MLGraphBuilder, call: AtenCall, a: Any, d: Any, rounding: str | None) -> MLOperand:
     """Divide, and round down ("floor") or toward zero ("trunc")."""
-    x, y = call.promote(b, a, d)
+    x, y = promote_factors(b, call, a, d)
     if rounding is None:
-        return b.div(x, y)
-    if not is_float(x.data_type):
-        if rounding == "trunc" or is_unsigned(x):
-            return b.div(x, y)
-        return b.div(b.sub(x, b.modulus_floor(x, y)), y)
-    return b.floor(b.div(x, y)) if rounding == "floor" else truncate(b, b.div(x, y))
+        quotient = b.div(x, y)
+    elif is_float(x.data_type):
+        quotient = truncate(b, b.div(x, y)) if rounding == "trunc" else divide_down(b, x, y)
+    elif rounding == "trunc" or is_unsigned(x):
+        quotient = b.div(x, y)
+    else:
+        quotient = b.div(b.sub(x, b.modulus_floor(x, y)), y)
+    return as_type(b, quotient, call.data_type)
+
+
+def divide_down(b: MLGraphBuilder, x: MLOperand, y: MLOperand) -> MLOperand:
+    """Round the exact quotient of floats down: 1 / 0.1 is rounded to 10, but 10 times float32's 0.1 is more than 1."""
+    rest = b.modulus_truncate(x, y)
+    zero = as_type(b, 0, x.data_type)
+    is_below = b.logical_and(b.not_equal(rest, zero), b.not_equal(b.lesser(rest, zero), b.lesser(y, zero)))
+    quotient = b.sub(b.round_even(b.div(b.sub(x, rest), y)), b.cast(is_below, x.data_type))
+    return b.where(b.equal(y, zero), b.div(x, y), quotient)
 
 
 def truncate(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
