@@ -162,6 +162,22 @@ def test_labels_are_modules() -> None:
 # Writes --------------------------------------------------------------------------------------------------------------
 
 
+def test_written_arguments_share_no_memory() -> None:
+    class Adds(nn.Module):
+        def forward(self, a: Any, b: Any) -> Any:
+            a.add_(1)
+            return a + b
+
+    compiled = ow.from_torch(Adds().eval(), (torch.ones(4), torch.ones(4)), context=CPU)
+    x = torch.arange(8.0)
+    for a, b in ((x[:4], x[:4]), (x[:4], x[2:6])):
+        with pytest.raises(ow.ValidationError, match="writes to 'a', which shares memory with 'b'"):
+            compiled(a, b)
+    assert x.equal(torch.arange(8.0))
+    assert compiled(x[:4], x[4:]).tolist() == [5, 7, 9, 11]
+    assert compiled(x[::2], x[1::2]).tolist() == [4, 8, 10, 14]
+
+
 def test_writes_to_views() -> None:
     def views(self: Any, x: Any) -> Any:
         y = x * 1

@@ -105,6 +105,8 @@ class ModuleRunner:
         feed: dict[str, Any] = {}
         for item in self.converted.inputs:
             feed[item.name] = self._buffers[item.name] if item.position is None else _input(item, leaves[item.position])
+        for target in set(self.converted.writes.values()):
+            _check_alone(target, feed)
         return feed
 
     def _run(self, leaves: Sequence[Any], kind: str) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
@@ -200,6 +202,19 @@ def _input(item: ProgramInput, value: Any) -> Any:
             f"call: {item.name!r} must be {expected}, got {array.dtype}; array.astype('{expected}') converts it"
         )
     return array
+
+
+def _check_alone(target: str, feed: Mapping[str, Any]) -> None:
+    """Refuse memory that the module writes to and reads as another argument: PyTorch's program has them apart."""
+    written = feed[target]
+    for name, value in feed.items():
+        if name == target:
+            continue
+        arrays = isinstance(value, np.ndarray) and isinstance(written, np.ndarray)
+        if value is written or (arrays and np.may_share_memory(value, written) and np.shares_memory(value, written)):
+            raise ValidationError(
+                f"call: the module writes to {target!r}, which shares memory with {name!r}; pass a copy (clone) of one"
+            )
 
 
 def _write(context: MLContext, target: Any, result: Any) -> None:
