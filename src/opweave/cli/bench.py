@@ -11,7 +11,7 @@ import typer
 
 from ..support.errors import OperationError
 from .common import Operations, PrecisionName, Verbose, app, console, errors
-from .models import Bounds, DeviceName, Inputs, Mean, ModelFile, Seed, Sizes, Std, open_session
+from .models import Bounds, DeviceName, Inputs, Mean, ModelOrProgram, Seed, Sizes, Std, open_program, open_session
 from .tune import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ RELATIVE = "relative to the largest number"
 
 @app.command()
 def bench(
-    model: ModelFile,
+    model: ModelOrProgram,
     inputs: Inputs = None,
     engines: Annotated[
         str | None,
@@ -56,7 +56,7 @@ def bench(
     operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
-    """Compare the time, memory and results of a model on the engines of this machine with ONNX Runtime's.
+    """Compare the time, memory and results of a model on the engines of this machine with ONNX Runtime's, or PyTorch's.
 
     auto is the session of a program, InferenceSession(model), and the way that it has chosen; the others compile the model.
     Dimensions stay dynamic, unless --fix-shapes fixes them. Inputs are random unless given, and dynamic dimensions count
@@ -65,21 +65,29 @@ def bench(
 
     Each engine has its own process; they are measured alternately, each while the others are quiet. Ctrl-C shows what
     was measured until then.
+
+    A .pt2 file is compared with eager PyTorch; auto is what from_torch makes of it. Dynamic dimensions have the sizes
+    of the arguments that the program was exported with.
     """
     from rich.progress import Progress
 
     from ..onnx.session.parts import parts_of
-    from .engines import BASE_LINE, Job, Result, engines as find_engines, measure, verdict
+    from .engines import BASE_LINE, PROGRAM_BASE_LINE, Job, Result, engines as find_engines, measure, verdict
     from .inputs import assumption, limits, numbers, shapes_in_turn, sizes
+    from .programs import is_program
 
     engine_names = engines.split(",") if engines else None
     options = {"fix_shapes": sizes(fix_shapes or []), "limits": limits(limit or [])}
-    parts = parts_of(open_session(model, fix_shapes, limit, "cpu"))
+    if is_program(model):
+        base_line, arguments, fixed = PROGRAM_BASE_LINE, open_program(model, fix_shapes, limit).inputs, dict[str, int]()
+    else:
+        parts = parts_of(open_session(model, fix_shapes, limit, "cpu"))
+        base_line, arguments, fixed = BASE_LINE, parts.inputs, parts.sizes_by_name()
     sources = ([*(inputs or []), "random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
-    feeds, assumed = shapes_in_turn(parts.inputs, dynamic or [], *sources)
+    feeds, assumed = shapes_in_turn(arguments, dynamic or [], *sources)
     advice = assumption(assumed, "--dynamic")
-    candidates, results, is_interrupted = find_engines(engine_names, device), list[Result](), False
-    job = Job(str(model), feeds, options, precision, operations, threads, parts.sizes_by_name())
+    candidates, results, is_interrupted = find_engines(engine_names, device, base_line), list[Result](), False
+    job = Job(str(model), feeds, options, precision, operations, threads, fixed)
     with Progress(console=errors, transient=True) as progress:
         task = progress.add_task("measuring", total=1.0)
         try:
@@ -91,7 +99,7 @@ def bench(
         if not any(result.turns for result in results):
             errors.print("interrupted before an engine was measured")
             raise typer.Exit(INTERRUPTED)
-    elif not any(result.turns for result in results if result.engine.name != BASE_LINE):
+    elif not any(result.turns for result in results if result.engine.name != base_line):
         reasons = dict.fromkeys(result.reason for result in results[1:] if result.reason)
         kinds = {result.error for result in results[1:] if result.reason}
         kind = kinds.pop() if len(kinds) == 1 else OperationError
@@ -101,7 +109,7 @@ def bench(
         console.print(json.dumps(_summary(job, results, first), indent=2), soft_wrap=True)
     else:
         _print(results, first)
-        if fix_shapes:
+        if fix_shapes and base_line == BASE_LINE:
             console.print(f"sessions with fixed shapes: {options['fix_shapes']}", soft_wrap=True)
         console.print(verdict(results), soft_wrap=True)
     if advice:

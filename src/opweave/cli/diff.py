@@ -1,10 +1,10 @@
-"""`opweave diff`: the first operation of a model whose results differ on another device or engine, or in another model."""
+"""`opweave diff`: the first operation whose results differ on another device or engine, in another model, or in PyTorch."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ..support.formatting import shorten
 from .common import Operations, Verbose, app, console, errors
-from .models import Bounds, Inputs, Mean, ModelFile, Seed, Sizes, Std
+from .models import Bounds, Inputs, Mean, ModelOrProgram, Seed, Sizes, Std, open_program
 from .tune import INTERRUPTED
 
 DIFFERENT = 1
@@ -21,7 +21,7 @@ DIFFERENT = 1
 
 @app.command()
 def diff(
-    model: ModelFile,
+    model: ModelOrProgram,
     other: Annotated[
         Path | None, typer.Argument(help="Another .onnx file of the same structure. Default: the same one.")
     ] = None,
@@ -63,6 +63,8 @@ def diff(
     Each operation is compared on the same inputs, and end to end; `own error` is the first. The inputs of the model are random
     unless they are given. Dynamic dimensions count as 1, unless --fix-shapes or an input says otherwise. The exit status is 1
     if an operation differs by more than its tolerance. Ctrl-C shows what was compared until then.
+
+    The operations of a .pt2 file are compared with the values that PyTorch computes.
     """
     from ..inspect.diff import comparison
     from ..inspect.diff.places import context_of
@@ -70,29 +72,39 @@ def diff(
     from ..onnx.model.model import Model
     from ..onnx.session.load import arguments_of
     from .inputs import explain_assumption, gather, limits, numbers, sizes
+    from .programs import is_program, refuse_options
 
     if report is not None:
         check_report(report)  # before the comparison, which may take minutes
     bounds, fixed = limits(limit or []), sizes(fix_shapes or [])
-    source = Model.load(model, bounds)
-    arguments = arguments_of(source, fixed)
+    program = None
+    if is_program(model):
+        refuse_options(model, OTHER=other, against=against)
+        program = open_program(model, fix_shapes, limit)
+    arguments = program.inputs if program is not None else arguments_of(Model.load(model, bounds), fixed)
     feed = gather(arguments, inputs or ["random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
     place = None if on is None else context_of(on)
+    compared: Any
     with explain_assumption(arguments):
-        compared = comparison(
-            model,
-            other,
-            feed,
-            on=place,
-            against=against,
-            tolerance=tolerance,
-            limits=bounds,
-            title=model.name if other is None else f"{model.name} and {other.name}",
-        )
+        if program is not None:
+            compared = program.comparison(feed, place, tolerance)
+            count = compared.count
+        else:
+            compared = comparison(
+                model,
+                other,
+                feed,
+                on=place,
+                against=against,
+                tolerance=tolerance,
+                limits=bounds,
+                title=model.name if other is None else f"{model.name} and {other.name}",
+            )
+            count = len(compared.a.nodes)
     columns = TextColumn("{task.description}", markup=False), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn()
     is_interrupted = False
     with Progress(*columns, console=errors, transient=True) as bar:
-        task = bar.add_task("comparing", total=len(compared.a.nodes))
+        task = bar.add_task("comparing", total=count)
 
         def show(done: int, count: int, title: str) -> None:
             bar.update(task, completed=done, total=count, description=shorten(title, 40))

@@ -27,6 +27,9 @@ Choices = Callable[[], Mapping[str, Mapping[str, Any]]]
 BASE_LINE = "ONNX Runtime itself"
 """The engine that the others are compared with: ONNX Runtime, without Opweave."""
 
+PROGRAM_BASE_LINE = "PyTorch itself"
+"""The engine that the others are compared with for a program of PyTorch: eager PyTorch."""
+
 AUTO = "auto"
 """The session of a program that passes nothing but the model. Other engines compile the model, whatever its shapes."""
 
@@ -177,8 +180,10 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return float(lower), float(middle), float(upper)
 
 
-def engines(wanted: Sequence[str] | None, device_name: str | None = None) -> list[EngineRow]:
-    """The engines to compare, ONNX Runtime itself first; `auto` on the device of a plain session, or on `device_name`.
+def engines(
+    wanted: Sequence[str] | None, device_name: str | None = None, base_line: str = BASE_LINE
+) -> list[EngineRow]:
+    """The engines to compare, the base line first; `auto` on the device of a session, or on `device_name`.
 
     `wanted` are names of back ends, of devices, or "auto"; None leaves out software in place of hardware, which is slow, and
     other devices than `device_name`.
@@ -199,7 +204,7 @@ def engines(wanted: Sequence[str] | None, device_name: str | None = None) -> lis
         if unknown := [name for name in wanted if name not in choices]:
             raise NotSupportedError(f"there is no engine {unknown[0]!r} here; there are {', '.join(sorted(choices))}")
         candidates = [engine for engine in candidates if engine.name != AUTO or AUTO in wanted]
-    return [EngineRow(BASE_LINE), *candidates]
+    return [EngineRow(base_line), *candidates]
 
 
 def order(count: int) -> list[int]:
@@ -340,6 +345,11 @@ def _settle() -> None:
 
 def _prepare(engine: EngineRow, job: Job) -> tuple[Run, Choices]:
     """A function that runs the model once, and one that returns the choices of `auto` by shapes."""
+    if engine.name == PROGRAM_BASE_LINE:
+        from .programs import eager
+
+        declare(job.operations)
+        return eager(job.model, job.threads or chosen_threads()), dict
     if engine.name == BASE_LINE:
         import onnxruntime
 
@@ -353,9 +363,15 @@ def _prepare(engine: EngineRow, job: Job) -> tuple[Run, Choices]:
         return lambda feed: list(itself.run(None, feed)), dict
     from ..context.context import ml
     from ..onnx.session.session import InferenceSession
+    from .programs import ProgramSession, is_program
 
     declare(job.operations)
     device, backend = engine.device or None, engine.backend or None
+    if is_program(Path(job.model)):
+        program = ProgramSession(
+            Path(job.model), {}, device=device, backend=backend, precision=job.precision, threads=job.threads
+        )
+        return lambda feed: program.run(None, feed), dict
     context = ml.create_context(device=device, backend=backend, precision=job.precision, threads=job.threads)  # type: ignore[arg-type]
     session_options = dict(job.options)
     if engine.name != AUTO:  # "auto" keeps the defaults of sessions

@@ -81,7 +81,8 @@ def assumption(arguments: Sequence[Argument], option: str = "--fix-shapes") -> s
         if None in shape or unusable.intersection(shape):
             settings.append(f"{argument.name}=" + "x".join(str(s) if isinstance(s, int) else "SIZE" for s in shape))
     advice = " ".join(f"{option} {sizes}" for sizes in settings)
-    return f"Dynamic dimensions were taken as 1. Set their sizes: {advice}" if settings else ""
+    assumed = "as in the example of the export" if any(argument.example for argument, _ in dims) else "as 1"
+    return f"Dynamic dimensions were taken {assumed}. Set their sizes: {advice}" if settings else ""
 
 
 def shapes_of(option: str, inputs: Sequence[Argument], sizes: Mapping[str, int | list[int]]) -> dict[str, list[int]]:
@@ -130,7 +131,7 @@ def shapes_in_turn(
     feeds, assumed = [], list(arguments)
     for number in range(max(counts.values(), default=1)):
         turn = [f"{name}={listed[number]}" for name, listed in lists.items()]
-        in_turn = _with_sizes(arguments, sizes(turn))
+        in_turn = with_sizes(arguments, sizes(turn), "--dynamic")
         feed = gather(in_turn, sources, seed, mean, std)
         for argument in in_turn:
             if texts and argument.element_type and not argument.takes(np.shape(feed[argument.name])):
@@ -143,14 +144,14 @@ def shapes_in_turn(
     return feeds, assumed
 
 
-def _with_sizes(arguments: Sequence[Argument], turn: Mapping[str, int | list[int]]) -> list[Argument]:
-    """The inputs with sizes of `--dynamic`; other dimensions stay dynamic."""
-    shapes, changed = shapes_of("--dynamic", arguments, turn), list[Argument]()
+def with_sizes(arguments: Sequence[Argument], turn: Mapping[str, int | list[int]], option: str) -> list[Argument]:
+    """The inputs with sizes of an option; other dimensions stay dynamic."""
+    shapes, changed = shapes_of(option, arguments, turn), list[Argument]()
     for argument in arguments:
         shape: Sequence[int | str | None] = shapes.get(argument.name, ())
         if argument.name in turn and not argument.takes(shapes[argument.name]):
             declared = shape_text(argument.dims or ())
-            raise BadParameter(f"--dynamic: the input {argument.name!r} has the shape {declared}, got {shape}")
+            raise BadParameter(f"{option}: the input {argument.name!r} has the shape {declared}, got {shape}")
         if argument.name not in turn:
             shape = [new if old in turn else old for new, old in zip(shape, argument.dims or (), strict=False)]
         changed.append(replace(argument, dims=tuple(shape)) if shape else argument)

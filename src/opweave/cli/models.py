@@ -1,13 +1,13 @@
-"""Commands for ONNX models: run, info, convert."""
+"""Commands for models: run, info, convert."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -18,9 +18,14 @@ from .common import BadParameter, Operations, PrecisionName, Verbose, app, conso
 
 if TYPE_CHECKING:
     from ..backends import Backend, Device
+    from ..onnx.model.arguments import Argument
     from ..onnx.session.session import InferenceSession
+    from .programs import ProgramSession
 
 ModelFile = Annotated[Path, typer.Argument(help="An .onnx file.")]
+ModelOrProgram = Annotated[
+    Path, typer.Argument(help="An .onnx file, or a .pt2 file that `torch.export.save` wrote, which needs PyTorch.")
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option(
@@ -73,6 +78,42 @@ def open_session(
     return InferenceSession(model, context, fix_shapes=sizes(fixed or []), limits=limits(limit or []))
 
 
+def open_model(
+    model: Path,
+    fixed: list[str] | None,
+    limit: list[str] | None,
+    device: str | None,
+    precision: str = "float32",
+    threads: int | None = None,
+) -> tuple[InferenceSession | ProgramSession, Sequence[Argument]]:
+    """Open a session for a model, or for a program of PyTorch, with the options of the command line; and its inputs."""
+    from ..onnx.session.parts import parts_of
+    from .programs import is_program
+
+    if is_program(model):
+        program = open_program(model, fixed, limit, device, precision, threads).converted()
+        return program, program.inputs
+    session = open_session(model, fixed, limit, device, precision, threads)
+    return session, parts_of(session).inputs
+
+
+def open_program(
+    model: Path,
+    fixed: list[str] | None,
+    limit: list[str] | None,
+    device: str | None = None,
+    precision: str = "float32",
+    threads: int | None = None,
+) -> ProgramSession:
+    """Open a program of PyTorch, with the options of the command line; it is converted when that is needed."""
+    from .inputs import sizes
+    from .programs import ProgramSession, refuse_options
+
+    refuse_options(model, limit=limit)
+    options: dict[str, Any] = {"device": device, "precision": precision, "threads": threads}
+    return ProgramSession(model, sizes(fixed or []), **options)
+
+
 def find_absent(device: str | None) -> tuple[Backend, Device] | None:
     """Return a named device that this machine lacks, and its back end; None if the machine has it, or the name is unknown."""
     from .. import backends
@@ -100,7 +141,7 @@ def print_choice(session: InferenceSession, fixed: list[str] | None, plain: Call
 
 @app.command()
 def run(
-    model: ModelFile,
+    model: ModelOrProgram,
     inputs: Inputs = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the outputs to this .npz file.")] = None,
     labels: Annotated[
@@ -117,16 +158,14 @@ def run(
     operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
-    """Run an ONNX model once, and show its outputs; --output writes them to a file."""
+    """Run a model once, and show its outputs; --output writes them to a file."""
     from contextlib import nullcontext
 
     import numpy as np
 
-    from ..onnx.session.parts import parts_of
     from .inputs import best, explain_assumption, gather, numbers, save_arrays
 
-    session = open_session(model, fix_shapes, limit, device, precision)
-    arguments = parts_of(session).inputs
+    session, arguments = open_model(model, fix_shapes, limit, device, precision)
     feed = gather(arguments, inputs or [], seed, numbers(mean, "--mean"), numbers(std, "--std"))
     names = [argument.name for argument in session.get_outputs()]
     start = perf_counter()
@@ -156,7 +195,7 @@ def run(
 
 @app.command()
 def info(
-    model: ModelFile,
+    model: ModelOrProgram,
     fix_shapes: Sizes = None,
     limit: Bounds = None,
     device: DeviceName = None,
@@ -177,11 +216,13 @@ def info(
     machine lacks, nothing else is shown.
     The parts, at the end, are those of the model compiled for fixed shapes: dynamic dimensions count as 1 there, unless
     --fix-shapes says otherwise.
+
+    Of a .pt2 file, the first lines say which calls PyTorch would run, and why; dynamic dimensions have the sizes of the
+    arguments that the program was exported with.
     """
     from dataclasses import asdict
 
     from ..compile.engines import describe_choice
-    from ..onnx.model.arguments import shape_text
     from ..onnx.model.parameters import parameters
     from ..onnx.model.shape_keys import text_of
     from ..onnx.session.parts import parts_of
@@ -190,7 +231,11 @@ def info(
     from ..onnx.session.whole import line_of, line_without_device
     from ..support.names import printable
     from .inputs import assumption, explain_assumption
+    from .programs import is_program
 
+    if is_program(model):
+        _info_of_program(model, fix_shapes, limit, device, precision, draw)
+        return
     absent = find_absent(device)
     if absent is not None:
         parts = parts_of(open_session(model, fix_shapes, limit, "cpu"))
@@ -221,19 +266,14 @@ def info(
     summary.add_row("limits", ", ".join(bounds))
     console.print()
     console.print(summary)
-    table = Table("", "name", "type", "shape", box=None, header_style="bold")
-    for kind, arguments in (("input", session.get_inputs()), ("output", session.get_outputs())):
-        for argument in arguments:
-            table.add_row(kind, argument.name, argument.type, shape_text(argument.shape))
-    console.print(table)
+    _print_ends(session)
 
     with explain_assumption(parts.inputs):
         shapes = {a.name: a.assumed_shape() for a in parts.inputs if a.element_type}
         compiled = parts.compile_for(shapes)
     operators = Counter(step.node.op_type for step in compiled.trace.steps if step.kind != "folded")
     folded = sum(step.kind == "folded" for step in compiled.trace.steps)
-    console.print("\noperators", style="bold")
-    console.print("  " + ", ".join(f"{name} {number}" for name, number in operators.most_common()))
+    _print_operators(operators)
     if folded:
         console.print(f"  {count_of(folded, 'node')} more, computed when the model is compiled")
     console.print(f"\nwhat runs where, compiled for {text_of(tuple(shapes.items()))}", style="bold")
@@ -259,6 +299,61 @@ def info(
     if draw is not None:
         session.draw(draw, input_shapes=shapes)
         console.print(f"wrote {draw}", soft_wrap=True)
+
+
+def _info_of_program(
+    model: Path,
+    fixed: list[str] | None,
+    limit: list[str] | None,
+    device: str | None,
+    precision: str,
+    draw: Path | None,
+) -> None:
+    """`info` of a program of PyTorch."""
+    from ..onnx.model.shape_keys import text_of
+    from .inputs import assumption
+
+    session = open_program(model, fixed, limit, device, precision)
+    arguments = session.inputs
+    for line in session.run_lines():
+        console.print(line, soft_wrap=True)
+    state = session.program.state_dict.values()
+    dynamic = dict.fromkeys(s for a in arguments if a.element_type for s in a.dims or () if isinstance(s, str))
+    summary = Table(show_header=False, box=None)
+    summary.add_row("made by", "torch.export")
+    count = sum(tensor.numel() for tensor in state if hasattr(tensor, "numel"))
+    summary.add_row("parameters", f"{count:,} in {count_of(len(state), 'tensor')}")
+    summary.add_row("device", f"{session.context.device.name} in {session.context.precision}")
+    summary.add_row("dynamic dimensions", ", ".join(dynamic) or "none")
+    console.print()
+    console.print(summary)
+    _print_ends(session)
+    _print_operators(session.operators())
+    shapes = tuple((a.name, a.assumed_shape()) for a in arguments if a.element_type)
+    console.print(f"\nwhat runs where, compiled for {text_of(shapes)}", style="bold")
+    if assumed := assumption(arguments):
+        console.print(f"  {assumed}", soft_wrap=True)
+    for place, times in session.placements().most_common():
+        console.print(f"  {count_of(times, 'operation')} {place}", soft_wrap=True)
+    if draw is not None:
+        session.compiled.draw(draw)
+        console.print(f"wrote {draw}", soft_wrap=True)
+
+
+def _print_ends(session: InferenceSession | ProgramSession) -> None:
+    """Print the inputs and outputs of a model."""
+    from ..onnx.model.arguments import shape_text
+
+    table = Table("", "name", "type", "shape", box=None, header_style="bold")
+    for kind, arguments in (("input", session.get_inputs()), ("output", session.get_outputs())):
+        for argument in arguments:
+            table.add_row(kind, argument.name, argument.type, shape_text(argument.shape))
+    console.print(table)
+
+
+def _print_operators(operators: Counter[str]) -> None:
+    console.print("\noperators", style="bold")
+    console.print("  " + ", ".join(f"{name} {number}" for name, number in operators.most_common()))
 
 
 @app.command()

@@ -29,6 +29,7 @@ from .labels import label_of
 from .module import CompiledModule, runner_of
 from .program import ConvertedProgram, convert_program, state_of_input
 from .runner import ModuleRunner, export_module
+from .sizes import numbers_of
 from .tensors import array_of
 from .views import is_mutable
 
@@ -43,9 +44,10 @@ def diff_torch(model: Any, other: Any, inputs: Any, on: Any, tolerance: float, p
     require(is_number and tolerance >= 0, f"diff: tolerance must be a number from 0 on, got {short_repr(tolerance)}")
     module, runner = _sides(model, other, inputs, on)
     args, kwargs = _arguments(runner, inputs)
-    comparison = _ProgramComparison(module, runner, args, kwargs, 2 * tolerance)
-    with report_work(f"comparing {count_of(len(comparison.rows_to_compute), 'operation')}"):
-        return comparison.run(progress or (lambda done, count, title: None))
+    comparison = ProgramComparison(module, runner, args, kwargs, tolerance)
+    with report_work(f"comparing {count_of(comparison.count, 'operation')}"):
+        comparison.run(progress or (lambda done, count, title: None))
+    return comparison.result()
 
 
 def _sides(model: Any, other: Any, inputs: Any, on: Any) -> tuple[Any, ModuleRunner]:
@@ -157,16 +159,17 @@ class _ProgramRegion:
         return f"{name_of(self.node)} {label_of(self.node)!r}"
 
 
-class _ProgramComparison:
+class ProgramComparison:
     """A comparison in progress."""
 
     def __init__(
-        self, module: Any, runner: ModuleRunner, args: tuple[Any, ...], kwargs: dict[str, Any], factor: float
+        self, module: Any, runner: ModuleRunner, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float
     ) -> None:
-        self.module, self.program, self.context, self.factor = module, runner.program, runner.context, factor
+        self.module, self.program, self.context = module, runner.program, runner.context
+        self.factor = 2 * tolerance  # PyTorch's values have errors, too
         leaves = [_as_tensor(leaf) for leaf in runner.flatten("diff", args, kwargs)]
         self.converted: ConvertedProgram = convert_program(
-            runner.program, runner.context, runner.names, numbers=_numbers(runner.program, leaves)
+            runner.program, runner.context, runner.names, numbers=numbers_of(runner.program, leaves)
         )
         if self.converted.graph is None:
             raise ValidationError("diff: the module computes nothing from its arguments")
@@ -174,6 +177,14 @@ class _ProgramComparison:
         self.values, self.inputs = _run_torch(runner.program, module, leaves, set(self.graph.inputs))
         self.side = Side(self.context, self.graph)
         self.rows_to_compute, self.expected = self._regions()
+        self._rows: list[OperationDifference] = []
+        self._got: dict[Operand, np.ndarray] = {o: self.expected[o] for o in self.graph.inputs.values()}
+        self.whole: Mapping[str, np.ndarray] = {}
+
+    @property
+    def count(self) -> int:
+        """The number of operations to compare."""
+        return len(self.rows_to_compute)
 
     def _regions(self) -> tuple[list[_ProgramRegion], dict[Operand, np.ndarray]]:
         """The nodes to compare, in order, and PyTorch's value of each operand."""
@@ -193,12 +204,10 @@ class _ProgramComparison:
                 expected |= pairs
         return regions, expected
 
-    def run(self, progress: Progress) -> Difference:
+    def run(self, progress: Progress) -> None:
         """Compare all nodes."""
-        regions, rows = self.rows_to_compute, []
-        got: dict[Operand, np.ndarray] = {o: self.expected[o] for o in self.graph.inputs.values()}
+        regions, rows, got = self.rows_to_compute, self._rows, self._got
         runs = self._runs()
-        report = _ProgramReport(self.graph, regions)
         for start in range(0, len(regions), SLICE_NODES):
             part = regions[start : start + SLICE_NODES]
             progress(start, len(regions), part[0].title)
@@ -208,9 +217,13 @@ class _ProgramComparison:
             for number, region in enumerate(part, start):
                 rows.append(self._row(number, region, own, got, runs))
         progress(len(regions), len(regions), "the whole graph")
+
+    def result(self) -> Difference:
+        """The result so far."""
+        report = _ProgramReport(self.graph, self.rows_to_compute)
         title = f"program of {type(self.module).__name__}" if self.module is not None else "program"
-        outputs = tuple(self._outputs(got))
-        return Difference(self.side.title, ENGINE, tuple(rows), outputs, len(regions), title, report.graph)
+        outputs = tuple(self._outputs(self._got))
+        return Difference(self.side.title, ENGINE, tuple(self._rows), outputs, self.count, title, report.graph)
 
     def _runs(self) -> dict[Node, str]:
         """The engine of each operation; also runs the whole graph."""
@@ -305,7 +318,7 @@ class _ProgramComparison:
     def _outputs(self, got: Mapping[Operand, np.ndarray]) -> list[OutputDifference]:
         outputs = []
         for name, operand in self.graph.outputs.items():
-            if operand in self.expected and operand in got:
+            if name in self.whole and operand in self.expected and operand in got:
                 whole, wanted, steps = self.whole[name], self.expected[operand], got[operand]
                 total, by_step = error(whole, wanted, Values.of(wanted)), error(whole, steps, Values.of(steps))
                 outputs.append(OutputDifference(name, total, by_step))
@@ -339,18 +352,6 @@ def _as_tensor(value: Any) -> Any:
 
 def _array(tensor: Any) -> np.ndarray:
     return np.array(array_of(tensor.contiguous()), order="C", copy=False)
-
-
-def _numbers(program: Any, leaves: Sequence[Any]) -> dict[str, int]:
-    """The number of each symbol of a program for flattened arguments."""
-    numbers: dict[str, int] = {}
-    inputs = [node for node in program.graph.nodes if node.op == "placeholder"][-len(leaves) :] if leaves else []
-    for node, leaf in zip(inputs, leaves, strict=True):
-        meta = node.meta.get("val")
-        for size, number in zip(getattr(meta, "shape", ()), getattr(leaf, "shape", ()), strict=True):
-            if not isinstance(size, int) and size.node.expr.is_Symbol:
-                numbers[size.node.expr.name] = int(number)
-    return numbers
 
 
 def _run_torch(

@@ -72,6 +72,12 @@ class ModuleRunner:
         """The calls that PyTorch runs."""
         return self.converted.fallbacks
 
+    def graph_for(self, numbers: Mapping[str, int]) -> MLGraph | None:
+        """The graph for numbers of PyTorch's symbols; None if nothing is computed."""
+        if not numbers:
+            return self.converted.graph
+        return convert_program(self.program, self.context, self.names, numbers=numbers).graph
+
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the graph on the arguments of the module, and return what the module returns."""
         leaves = self.flatten("call", args, kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -87,3 +87,15 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Min": minimum,
 }
 """Functions of SymPy, by the name of their class."""
+
+
+def numbers_of(program: Any, leaves: Sequence[Any]) -> dict[str, int]:
+    """The number of each symbol of a program for flattened arguments."""
+    numbers: dict[str, int] = {}
+    inputs = [node for node in program.graph.nodes if node.op == "placeholder"][-len(leaves) :] if leaves else []
+    for node, leaf in zip(inputs, leaves, strict=True):
+        meta = node.meta.get("val")
+        for size, number in zip(getattr(meta, "shape", ()), getattr(leaf, "shape", ()), strict=True):
+            if not isinstance(size, int) and size.node.expr.is_Symbol:
+                numbers[size.node.expr.name] = int(number)
+    return numbers

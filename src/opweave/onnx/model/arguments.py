@@ -44,13 +44,15 @@ class NodeArg:
 class Argument:
     """The declared type and shape of an input or output.
 
-    `element_type` is 0 if the value is not a tensor; `dims` are as in `NodeArg`, None if the rank is not declared.
+    `element_type` is 0 if the value is not a tensor; `dims` are as in `NodeArg`, None if the rank is not declared; `example`
+    is a shape that dynamic dimensions are assumed to have, () if they are assumed to be 1.
     """
 
     name: str
     type: str
     element_type: int
     dims: tuple[int | str | None, ...] | None
+    example: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, info: ValueInfoProto, fixed: FixedShapes | None = None) -> Argument:
@@ -68,7 +70,7 @@ class Argument:
 
     def with_dims(self, dims: tuple[int | str | None, ...] | None) -> Argument:
         """The declaration with another shape."""
-        return Argument(self.name, self.type, self.element_type, dims)
+        return Argument(self.name, self.type, self.element_type, dims, self.example)
 
     def public(self) -> NodeArg:
         """The declaration as users see it."""
@@ -85,8 +87,10 @@ class Argument:
         return prod(shape) * self.dtype.itemsize if shape is not None and self.element_type else 0
 
     def assumed_shape(self) -> tuple[int, ...]:
-        """The shape, with 1 for dynamic dimensions."""
-        return tuple(size if isinstance(size, int) else 1 for size in self.dims or ())
+        """The shape, with 1 for dynamic dimensions, or their sizes in the example."""
+        dims = self.dims or ()
+        sizes = self.example if len(self.example) == len(dims) else (1,) * len(dims)
+        return tuple(size if isinstance(size, int) else assumed for size, assumed in zip(dims, sizes, strict=True))
 
     def random(self, shape: Sequence[int], generator: np.random.Generator, count: int = 2) -> np.ndarray:
         """Random values: normally distributed floats, or integers in [0, count); 0 and 1 are valid indices and masks."""
