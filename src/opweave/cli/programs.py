@@ -161,7 +161,7 @@ class ProgramSession:
         return [n for n in nodes if isinstance(n.target, OperatorBase) and _has_tensors(n.meta.get("val"))]
 
     def run_lines(self) -> list[str]:
-        """What runs the calls of the program: a line, and one more for each kind of call that PyTorch runs."""
+        """Lines that say what runs the calls of the program: one, and one more for each kind of call that PyTorch runs."""
         fallbacks, count = self.compiled.fallbacks, len(self._calls())
         if not fallbacks:
             return [f"{self.context.device.name} runs it whole: PyTorch runs none of its {count_of(count, 'call')}"]
@@ -170,7 +170,7 @@ class ProgramSession:
         return lines + [f"  {times} x {name} in {place}: {reason}" for (name, place, reason), times in kinds.items()]
 
     def placements(self) -> Counter[str]:
-        """What runs the operations of the graph, for the shapes that inputs are assumed to have, and their number."""
+        """The ways in which operations of the graph run, for the shapes that inputs are assumed to have, and their number."""
         from ..pytorch.sizes import numbers_of
 
         program = self.program
@@ -229,7 +229,7 @@ def eager(model: str, threads: int | None) -> Callable[[Mapping[str, Any]], Sequ
 
 
 def _metas(program: Any) -> dict[str, Any]:
-    """What is known of the inputs of a program that calls pass: a tensor without values, or a symbol."""
+    """Stand-ins for the inputs that calls of a program pass: tensors without values, or symbols."""
     nodes = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     return {name: meta for name, meta in nodes.items() if hasattr(meta, "shape") or hasattr(meta, "node")}
 
