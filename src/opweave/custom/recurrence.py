@@ -49,7 +49,7 @@ def recurrence(
     parameters, and its attributes. It has two more attributes: `axis`, the axis of time of all sequences (default:
     0; negative ones count from the end of each sequence), and `direction`, "forward" (default) or "backward", which begins
     with the last slices. It returns the states after the last step, then the outputs of all steps, with the axis of time.
-    Without a step, the states are those before.
+    With sequences of length 0, the final states are the first ones.
 
     Args:
         function: the step. Operands are its positional parameters, attributes its keyword-only ones.

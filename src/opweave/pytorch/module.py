@@ -81,7 +81,7 @@ class CompiledModule:
     """A module of PyTorch as a graph; made by `opweave.from_torch`.
 
     A call takes the arguments of the module: PyTorch's tensors, NumPy arrays, or tensors of the graph's context. Results are
-    of the same kind. Arguments in C order are read where they are, and the engine writes the results: nothing is copied.
+    of the same kind. Arguments in C order are not copied: the engine reads them where they are, and writes the results.
 
     >>> import numpy as np, torch, opweave as ow
     >>> compiled = ow.from_torch(torch.nn.Softmax(1).eval(), (torch.zeros(1, 2),))
