@@ -16,6 +16,9 @@ from .options import hand_over
 QUOTIENTS = frozenset({"Div", "Mod"})
 """Operators that `quotients` guards for integers: models without them do without that module."""
 
+MIXTURE = "QMoE"
+"""The operator that `rewrites.complete_zero_points` is about."""
+
 DEQUANTISES = "DequantizeLinear"
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 READS_NARROW = frozenset({"Gather", "Gemm", "MatMul"}) | CONVOLUTIONS

@@ -11,7 +11,7 @@ import numpy as np
 from ...memory.spaces import Cell, Memory
 from ...support.errors import MLError, OperationError
 from .. import How, Measured, ModelSource, PowerPreference, Precision, Returning, Runner, TakingFeeds
-from .constants import DEQUANTISES, QUOTIENTS, READS_NARROW, add_constants, all_graphs, readers
+from .constants import DEQUANTISES, MIXTURE, QUOTIENTS, READS_NARROW, add_constants, all_graphs, readers
 from .native import ENGINE_ERRORS, NativeSession, engine_call
 from .options import session_options
 from .values import PLAIN_TYPES
@@ -228,6 +228,10 @@ def _rewrite(
         from .quotients import guard_quotients
 
         guard_quotients(proto, constants, graphs)
+    if MIXTURE in operators:
+        from .rewrites import complete_zero_points
+
+        complete_zero_points(graphs, constants)
     if threads != 1 and SCATTER in operators:
         from .scatters import write_scatters_in_order
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .constants import all_graphs
+from .constants import MIXTURE, all_graphs
 
-FLOAT16 = 10
+UINT8, FLOAT16 = 2, 10
 
 BROADCASTING_SUM = 8
 """First operator set in which Sum broadcasts, as Add does."""
@@ -61,6 +61,51 @@ def keep_casts_to_halves(graphs: Sequence[Any]) -> list[str]:
                 graph.node.add(op_type="Identity", name=f"{name}/rounded", input=[last.output[0]], output=[name])
                 is_changed = True
     return ["EliminateIdentity"] if is_changed else []
+
+
+FIRST_ZERO_POINTS = 11
+"""The position of the zero points of the first layer among the inputs of QMoE; those of the second layer come next."""
+
+_SCALES = (3, 6)
+"""The positions of the scales of both layers."""
+
+_MIDDLES = 0x88
+"""Two zero points of 4 bits that are 8, as layers without zero points have."""
+
+
+def complete_zero_points(graphs: Sequence[Any], constants: Mapping[str, np.ndarray]) -> None:
+    """Give both layers of QMoE zero points if one of them has some.
+
+    With numbers of 4 bits and a scale for each row, the engine computes a layer without zero points wrongly if the other one
+    has them: results are wrong by some percent.
+    """
+    shapes = {name: array.shape for name, array in constants.items()}
+    shapes |= {tensor.name: tuple(tensor.dims) for graph in graphs for tensor in graph.initializer}
+    for graph in graphs:
+        for node in graph.node:
+            if node.op_type != MIXTURE or len(node.input) <= FIRST_ZERO_POINTS:
+                continue
+            numbers = {attribute.name: int(attribute.i) for attribute in node.attribute}
+            names = [*node.input, ""][FIRST_ZERO_POINTS : FIRST_ZERO_POINTS + 2]
+            if (
+                numbers.get("block_size", 0)
+                or numbers.get("expert_weight_bits", 4) != 4
+                or all(names)
+                or not any(names)
+            ):
+                continue
+            missing = names.index("")
+            shape = shapes.get(node.input[_SCALES[missing]], ())
+            if len(shape) != 2:
+                continue
+            experts, rows = shape
+            name = f"{node.output[0]}/zero_points"
+            points = np.full((experts, -(-rows // 2)), _MIDDLES, np.uint8)
+            graph.initializer.add(name=name, data_type=UINT8, dims=points.shape, raw_data=points.tobytes())
+            inputs = [*node.input, ""]
+            inputs[FIRST_ZERO_POINTS + missing] = name
+            del node.input[:]
+            node.input.extend(inputs if inputs[-1] else inputs[:-1])
 
 
 _ARITHMETIC = frozenset({"Add", "Div", "Mul", "Sub", "Sum"})
