@@ -42,7 +42,7 @@ class Along:
     def desc_of(self, slice: Desc, length: Dimension) -> Desc:
         """The descriptor of a sequence of slices.
 
-        >>> Along(1).desc_of(Desc("float32", (2, 3)), 7)
+        >>> print(Along(1).desc_of(Desc("float32", (2, 3)), 7))
         float32[2, 7, 3]
         """
         shape: Any = (*slice.shape[: self.axis], length, *slice.shape[self.axis :])
@@ -72,8 +72,8 @@ class Recurrence(HasSizes):
     >>> from opweave.expr import trace
     >>> step = trace(lambda h, x: (h + x, h * x), "sums", [Desc("float32", (2,)), Desc("float32", (2,))])
     >>> sums = Recurrence(step, 1, (Along(0),), (Along(0),))
-    >>> sums.results_for([Desc("float32", (2,)), Desc("float32", (5, 2))])
-    (float32[2], float32[5, 2])
+    >>> print(*sums.results_for([Desc("float32", (2,)), Desc("float32", (5, 2))]))
+    float32[2] float32[5, 2]
     """
 
     step: Formula

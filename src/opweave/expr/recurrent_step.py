@@ -63,7 +63,7 @@ def divide_step(recurrence: Recurrence, *, all_outputs: bool = False) -> Divided
     >>> print(divide_step(Recurrence(program, 1, (Along(0),), (Along(0),))).second)
     sums(x0: float32[4], x1: float32[4], x2: float32[4]) -> (y0: float32[]):
       y0 =
-        sum(x2[r] for r in 4)
+        sum(r0 < 4: x2[r0])
     """
     step, count = recurrence.step, recurrence.states
     results, outputs = step.outputs[:count], step.outputs[count:]
