@@ -94,7 +94,7 @@ class CustomOp(Op[..., Any], Generic[Declared]):
         """
         self._annotated = annotated
         self.examples: list[dict[str, Any]] = []
-        self.step: CustomOp[Any] | None = None
+        self.step: Any = None
         """The expression of one step of a recurrence; None for all other operations."""
         self.source = source
         signature = read_signature(source, skip)
