@@ -690,9 +690,10 @@ def QMoE(random: np.random.Generator) -> Case:
         attributes["block_size"] = block
     if activation == "swiglu":
         attributes |= {"swiglu_fusion": 1, "activation_alpha": 1.702, "activation_beta": 1.0, "swiglu_limit": 0.7}
-    # The engine rounds operands of blocks of 8 bits to 8 bits, and those that its look-up tables for 2 bits take.
-    rounds = bits == 8 if block != 32 else bits in (2, 8)
-    return Case("QMoE", inputs, attributes, rtol=3e-2 if block and rounds else 5e-5, dynamic=(0, 1))
+    # The engine rounds the other operand of blocks of 8 bits to 8 bits; also that of 2 bits, if blocks have at least 32
+    # numbers and 128 divides the columns. There, Opweave agrees with NumPy to 1e-6, and the engine is off by 0.5%.
+    rounds = block and (bits == 8 or (bits == 2 and block == 32 and 0 in (fused * inner % 128, hidden % 128)))
+    return Case("QMoE", inputs, attributes, rtol=3e-2 if rounds else 5e-5, dynamic=(0, 1))
 
 
 @maker
