@@ -87,7 +87,14 @@ def _corners(align_corners: bool) -> dict[str, Any]:
     return {"coordinate_transformation_mode": "align_corners" if align_corners else "half_pixel"}
 
 
-@converts("aten.upsample_linear1d.vec", "aten.upsample_bilinear2d.vec", "aten.upsample_trilinear3d.vec")
+def _mode(name: str) -> Mode:
+    return "cubic" if "cubic" in name else "linear"
+
+
+@converts(
+    "aten.upsample_linear1d.vec", "aten.upsample_bilinear2d.vec", "aten.upsample_trilinear3d.vec",
+    "aten.upsample_bicubic2d.vec",
+)  # fmt: skip
 def _(
     b: MLGraphBuilder,
     input: MLOperand,
@@ -98,35 +105,22 @@ def _(
     call: Any,
 ) -> MLOperand:
     sizes = output_size if output_size is not None else _sizes_of(call.value)
-    return _resize(b, input, sizes, scale_factors, "linear", **_corners(align_corners))
+    return _resize(b, input, sizes, scale_factors, _mode(call.name), **_corners(align_corners))
 
 
-@converts("aten.upsample_linear1d.default", "aten.upsample_bilinear2d.default", "aten.upsample_trilinear3d.default")
-def _(
-    b: MLGraphBuilder, self: MLOperand, output_size: Sequence[int], align_corners: bool, *scales: float | None
-) -> MLOperand:
-    return _resize(b, self, output_size, scales or None, "linear", **_corners(align_corners))
-
-
-@converts("aten.upsample_bicubic2d.vec")
+@converts(
+    "aten.upsample_linear1d.default", "aten.upsample_bilinear2d.default", "aten.upsample_trilinear3d.default",
+    "aten.upsample_bicubic2d.default",
+)  # fmt: skip
 def _(
     b: MLGraphBuilder,
-    input: MLOperand,
-    output_size: Sequence[int] | None,
+    self: MLOperand,
+    output_size: Sequence[int],
     align_corners: bool,
-    scale_factors: Sequence[float] | None,
-    *,
+    *scales: float | None,
     call: Any,
 ) -> MLOperand:
-    sizes = output_size if output_size is not None else _sizes_of(call.value)
-    return _resize(b, input, sizes, scale_factors, "cubic", **_corners(align_corners))
-
-
-@converts("aten.upsample_bicubic2d.default")
-def _(
-    b: MLGraphBuilder, self: MLOperand, output_size: Sequence[int], align_corners: bool, *scales: float | None
-) -> MLOperand:
-    return _resize(b, self, output_size, scales or None, "cubic", **_corners(align_corners))
+    return _resize(b, self, output_size, scales or None, _mode(call.name), **_corners(align_corners))
 
 
 @converts("aten._upsample_bilinear2d_aa.vec", "aten._upsample_bicubic2d_aa.vec")
@@ -165,7 +159,7 @@ def _antialiased(
 ) -> MLOperand:
     refuse_if(align_corners, "it aligns corners and widens the filter")
     # PyTorch's antialiased cubic filter is that of Pillow: coefficient -0.5, and no elements outside.
-    mode: Mode = "cubic" if "cubic" in name else "linear"
+    mode = _mode(name)
     options = {"antialias": True, "exclude_outside": True, "cubic_coeff_a": -0.5 if mode == "cubic" else -0.75}
     return _resize(b, x, output_size, scales, mode, coordinate_transformation_mode="half_pixel", **options)
 
