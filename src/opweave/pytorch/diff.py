@@ -13,7 +13,7 @@ from torch.utils import _pytree
 
 from ..context.context import MLContext, ml
 from ..context.graph import recorded_graph
-from ..core.graph import Desc, Graph, MLOperand, Node, Operand, add_like, add_node
+from ..core.graph import Desc, Graph, MLOperand, Node, Operand, add_node
 from ..custom.operation import CustomOp
 from ..inspect.diff.compare import SLICE_NODES, Progress
 from ..inspect.diff.measure import Error, Values, error
@@ -211,7 +211,7 @@ class ProgramComparison:
         for start in range(0, len(regions), SLICE_NODES):
             part = regions[start : start + SLICE_NODES]
             progress(start, len(regions), part[0].title)
-            own = self._run_alone(part)
+            own = self.side.run_parts([(region.nodes, region.outputs) for region in part], self.expected)
             new = dict.fromkeys(node for region in part for node in region.nodes if node.outputs[0] not in got)
             self.side.step(sorted(new, key=lambda node: node.serial), got)
             for number, region in enumerate(part, start):
@@ -237,37 +237,6 @@ class ProgramComparison:
         return {
             node: f"{p.how} on {p.device}: {p.detail}" for node, p in zip(self.graph.nodes, placements, strict=True)
         }
-
-    def _run_alone(self, regions: Sequence[_ProgramRegion]) -> dict[Operand, np.ndarray]:
-        """Run each region on the values that PyTorch has for what it reads."""
-        recorder = Recorder()
-        stand_ins: dict[Operand, Operand] = {}
-
-        def outside(operand: Operand) -> Operand:
-            if operand not in stand_ins:
-                name = "" if operand.is_constant else f"x{len(recorder.inputs)}"
-                stand_in = stand_ins[operand] = Operand(recorder, operand.desc, name=name, value=operand.value)
-                if name:
-                    recorder.inputs[name] = stand_in
-            return stand_ins[operand]
-
-        results: dict[Operand, Operand] = {}
-        nodes: list[Node] = []
-        for region in regions:
-            copies: dict[Operand, Operand] = {}
-
-            def follow(operand: Operand, copies: dict[Operand, Operand] = copies) -> Operand:
-                return copies[operand] if operand in copies else outside(operand)
-
-            for node in region.nodes:
-                new = add_like(recorder, node, follow, node.label)
-                copies.update(zip(node.outputs, new, strict=True))
-                assert new[0].node is not None
-                nodes.append(new[0].node)
-            results |= {output: copies[output] for output in region.outputs}
-        graph = Graph(recorder.inputs, {f"y{k}": o for k, o in enumerate(results.values())}, tuple(nodes))
-        arrays = [self.expected[operand] for operand in stand_ins if not operand.is_constant]
-        return dict(zip(results, self.side.run(graph, arrays), strict=True))
 
     def _row(
         self,

@@ -38,6 +38,10 @@ def context_of(place: MLContext | str) -> MLContext:
     return ml.create_context(device=device, backend=None if backend == "auto" else backend, precision=chosen)
 
 
+Part = tuple[Sequence[Node], Sequence[Operand]]
+"""Nodes in order, which read each other's results, and the results to compare."""
+
+
 class Side:
     """A graph in a context.
 
@@ -95,12 +99,16 @@ class Side:
 
     def run_alone(self, nodes: Sequence[Node], values: Mapping[Operand, np.ndarray]) -> dict[Operand, np.ndarray]:
         """Run nodes independently, each on `values` of its operands; return all results."""
-        if not nodes:
+        return self.run_parts([((node,), node.outputs) for node in nodes], values)
+
+    def run_parts(self, parts: Sequence[Part], values: Mapping[Operand, np.ndarray]) -> dict[Operand, np.ndarray]:
+        """Run parts independently, each on `values` of what other parts compute; return the results of all."""
+        if not parts:
             return {}
         recorder = Recorder()
         stand_ins: dict[Operand, Operand] = {}
 
-        def follow(operand: Operand) -> Operand:
+        def stand_in_for(operand: Operand) -> Operand:
             if operand not in stand_ins:
                 name = "" if operand.is_constant else f"x{len(recorder.inputs)}"
                 stand_in = stand_ins[operand] = Operand(recorder, operand.desc, name=name, value=operand.value)
@@ -108,10 +116,20 @@ class Side:
                     recorder.inputs[name] = stand_in
             return stand_ins[operand]
 
-        outputs: dict[Operand, Operand] = {}
-        for node in nodes:
-            outputs.update(zip(node.outputs, add_like(recorder, node, follow, node.label), strict=True))
-        copies = tuple(dict.fromkeys(output.node for output in outputs.values() if output.node is not None))
-        graph = Graph(recorder.inputs, {f"y{k}": result for k, result in enumerate(outputs.values())}, copies)
+        results: dict[Operand, Operand] = {}
+        nodes: list[Node] = []
+        for part, outputs in parts:
+            copies: dict[Operand, Operand] = {}
+
+            def follow(operand: Operand, copies: dict[Operand, Operand] = copies) -> Operand:
+                return copies[operand] if operand in copies else stand_in_for(operand)
+
+            for node in part:
+                new = add_like(recorder, node, follow, node.label)
+                copies.update(zip(node.outputs, new, strict=True))
+                assert new[0].node is not None
+                nodes.append(new[0].node)
+            results |= {output: copies[output] for output in outputs}
+        graph = Graph(recorder.inputs, {f"y{k}": result for k, result in enumerate(results.values())}, tuple(nodes))
         arrays = [values[operand] for operand in stand_ins if not operand.is_constant]
-        return dict(zip(outputs, self.run(graph, arrays), strict=True))
+        return dict(zip(results, self.run(graph, arrays), strict=True))
