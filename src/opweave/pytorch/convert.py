@@ -31,7 +31,6 @@ from ..context.builder import NamedBuilder
 from ..context.context import MLContext
 from ..core.graph import Desc, MLOperand
 from ..core.sizes import Size
-from ..ops.constants import constant
 from ..support.errors import MLError, NotSupportedError, ValidationError
 from ..support.settings import STRICT
 from . import converters as converters  # importing them registers them
@@ -363,8 +362,3 @@ def _fold(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
             return None
     with torch.no_grad():
         return target(*args, **kwargs)
-
-
-def number_operand(b: NamedBuilder, value: Any, data_type: Any) -> MLOperand:
-    """A number or a size as an operand."""
-    return constant(b, value, data_type)

@@ -98,35 +98,8 @@ def _(
     return with_batches(b, input, axes + 2, lambda x: _convolve(b, x, weight, bias, groups=groups, **window))
 
 
-@converts("aten.convolution.default")
+@converts("aten.convolution.default", "aten._convolution.default")
 def convolution(
-    b: MLGraphBuilder,
-    input: MLOperand,
-    weight: MLOperand,
-    bias: MLOperand | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> MLOperand:
-    """Convolve, or compute the gradient of a convolution, over one to three axes."""
-    axes = weight.rank - 2
-    window: dict[str, Any] = {
-        "padding": both_sides(values_of(padding, axes)),
-        "strides": values_of(stride, axes),
-        "dilations": values_of(dilation, axes),
-        "groups": groups,
-    }
-    if transposed:
-        window["output_padding"] = values_of(output_padding, axes)
-    run = _transposed if transposed else _convolve
-    return with_batches(b, input, axes + 2, lambda x: run(b, x, weight, bias, **window))
-
-
-@converts("aten._convolution.default")
-def _(
     b: MLGraphBuilder,
     input: MLOperand,
     weight: MLOperand,
@@ -139,7 +112,18 @@ def _(
     groups: int,
     *_flags: bool,
 ) -> MLOperand:
-    return convolution(b, input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
+    """Convolve, or compute the gradient of a convolution, over one to three axes; flags choose PyTorch's own kernels."""
+    axes = weight.rank - 2
+    window: dict[str, Any] = {
+        "padding": both_sides(values_of(padding, axes)),
+        "strides": values_of(stride, axes),
+        "dilations": values_of(dilation, axes),
+        "groups": groups,
+    }
+    if transposed:
+        window["output_padding"] = values_of(output_padding, axes)
+    run = _transposed if transposed else _convolve
+    return with_batches(b, input, axes + 2, lambda x: run(b, x, weight, bias, **window))
 
 
 @converts("aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input")

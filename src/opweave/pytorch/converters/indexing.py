@@ -66,28 +66,22 @@ def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: Any) -> MLOperand:
 
 
 @converts("aten.slice_scatter.default")
-def _slice_scatter(
+def slice_scatter(
     b: MLGraphBuilder, self: MLOperand, src: MLOperand, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> MLOperand:
-    return slice_scatter(b, self, src, dim, start, end, step)
-
-
-def slice_scatter(
-    b: MLGraphBuilder, x: MLOperand, new: MLOperand, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> MLOperand:
     """Replace a slice along an axis."""
-    axis = axis_of(dim, x.rank)
-    size = x.shape[axis]
+    axis = axis_of(dim, self.rank)
+    size = self.shape[axis]
     first, last = bounds(start, end, size)
     if step != 1:
         refuse_if(any(isinstance(value, Size) for value in (size, first, last)), "its slice has steps, and a size")
-        return _replace_rows(b, x, new, axis, range(first, last, step))
-    parts = [new]
+        return _replace_rows(b, self, src, axis, range(first, last, step))
+    parts = [src]
     if isinstance(first, Size) or first > 0:
-        parts.insert(0, window(b, x, axis, 0, first))
+        parts.insert(0, window(b, self, axis, 0, first))
     rest = size - last
     if isinstance(rest, Size) or rest > 0:
-        parts.append(window(b, x, axis, last, rest))
+        parts.append(window(b, self, axis, last, rest))
     return parts[0] if len(parts) == 1 else b.concat(parts, axis)
 
 
@@ -99,16 +93,12 @@ def _replace_rows(b: MLGraphBuilder, x: MLOperand, new: MLOperand, axis: int, ro
 
 
 @converts("aten.select_scatter.default")
-def _select_scatter(b: MLGraphBuilder, self: MLOperand, src: MLOperand, dim: int, index: Any) -> MLOperand:
-    return select_scatter(b, self, src, dim, index)
-
-
-def select_scatter(b: MLGraphBuilder, x: MLOperand, new: MLOperand, dim: int, index: Any) -> MLOperand:
+def select_scatter(b: MLGraphBuilder, self: MLOperand, src: MLOperand, dim: int, index: Any) -> MLOperand:
     """Replace one position along an axis."""
-    axis = axis_of(dim, x.rank)
-    position = x.shape[axis] + index if isinstance(index, int) and index < 0 else index
-    row = b.reshape(new, [*x.shape[:axis], 1, *x.shape[axis + 1 :]])
-    return slice_scatter(b, x, row, axis, position, position + 1)
+    axis = axis_of(dim, self.rank)
+    position = self.shape[axis] + index if isinstance(index, int) and index < 0 else index
+    row = b.reshape(src, [*self.shape[:axis], 1, *self.shape[axis + 1 :]])
+    return slice_scatter(b, self, row, axis, position, position + 1)
 
 
 @converts("aten.embedding.default")

@@ -63,7 +63,7 @@ def _(b: MLGraphBuilder, self: MLOperand, k: int, dim: int = -1, keepdim: bool =
 
 
 def _count_smaller(
-    b: MLGraphBuilder, values: MLOperand, sorted_values: MLOperand, is_right: bool, has_int32: bool, call: AtenCall
+    b: MLGraphBuilder, values: MLOperand, sorted_values: MLOperand, is_right: bool, has_int32: bool
 ) -> MLOperand:
     """Count the elements of each sorted row that are less than a value, or with `is_right` not greater."""
     compare = b.lesser_or_equal if is_right else b.lesser
@@ -88,7 +88,7 @@ def _(
     call: AtenCall,
 ) -> MLOperand:
     values, table = _in_one_type(b, call, self, boundaries)
-    return _count_smaller(b, b.reshape(values, [*values.shape, 1]), table, right, out_int32, call)
+    return _count_smaller(b, b.reshape(values, [*values.shape, 1]), table, right, out_int32)
 
 
 @converts("aten.searchsorted.Tensor")
@@ -108,7 +108,7 @@ def _(
     is_right = right or side == "right"
     if table.rank > 1:  # rows of values in rows of the table
         table = b.reshape(table, [*table.shape[:-1], 1, table.shape[-1]])
-    return _count_smaller(b, b.reshape(values, [*values.shape, 1]), table, is_right, out_int32, call)
+    return _count_smaller(b, b.reshape(values, [*values.shape, 1]), table, is_right, out_int32)
 
 
 # Partial results ------------------------------------------------------------------------------------------------------

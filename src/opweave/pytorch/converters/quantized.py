@@ -24,10 +24,8 @@ def _scalar(b: MLGraphBuilder, value: Any, data_type: DataType, rank: int) -> ML
     return b.constant(np.full([1] * rank, value, data_type))
 
 
-def _vector(b: MLGraphBuilder, value: MLOperand | None, data_type: DataType, rank: int, axis: int) -> MLOperand | None:
+def _vector(b: MLGraphBuilder, value: MLOperand, data_type: DataType, rank: int, axis: int) -> MLOperand:
     """A number for each element of an axis."""
-    if value is None:
-        return None
     shape = [1] * rank
     shape[axis] = value.shape[0]
     return b.reshape(as_type(b, value, data_type), shape)
@@ -104,8 +102,6 @@ def _(
     refuse_if(data_type not in ("int8", "uint8"), f"its result is {data_type}")
     scale = _vector(b, scales, "float32", input.rank, axis)
     zero_point = _vector(b, zero_points, data_type, input.rank, axis)
-    assert scale is not None
-    assert zero_point is not None
     return _quantize(b, input, scale, zero_point, quant_min, quant_max, data_type)
 
 
@@ -124,10 +120,10 @@ def _(
     call: AtenCall,
 ) -> MLOperand:
     scale = _vector(b, scales, "float32", input.rank, axis)
-    assert scale is not None
-    zero_point = _vector(b, zero_points, input.data_type, input.rank, axis)
-    if zero_point is None:
+    if zero_points is None:
         zero_point = b.constant(np.zeros(scale.shape, input.data_type))
+    else:
+        zero_point = _vector(b, zero_points, input.data_type, input.rank, axis)
     return as_type(b, b.dequantize_linear(input, scale, zero_point), call.data_type)
 
 
