@@ -49,6 +49,8 @@ def as_array(value: Any, subject: str, data_type: str = "float32") -> np.ndarray
     except (TypeError, ValueError, BufferError, RuntimeError) as error:
         if isinstance(value, (list, tuple, int, float)):
             hint = f"; np.asarray(value, {data_type!r}) makes an array"
+        elif str(error).startswith("memoryview:"):
+            hint = ""  # it says again that the value is no buffer
         else:
             hint = f" ({error})"
         raise ValidationError(f"{subject} must be an array or a buffer, got {type(value).__name__}{hint}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,6 @@ import torch
 from torch.utils import _pytree
 
 from ..support.errors import NotSupportedError, ValidationError, require
-from ..support.names import short_repr
 
 
 def check_module(module: Any) -> None:
@@ -146,6 +146,35 @@ def flatten(subject: str, program: Any, args: Sequence[Any], kwargs: Mapping[str
         return leaves
     got = f"{len(args)} positional and {sorted(kwargs)}"
     expected_text = f"{positional.num_children} positional and {sorted(keywords.context or ())}"
-    if got == expected_text:
-        got, expected_text = short_repr(str(structure)), short_repr(str(expected))
-    raise ValidationError(f"{subject}: the arguments must be as those of the export, {expected_text}, got {got}")
+    if got != expected_text:
+        raise ValidationError(f"{subject}: the arguments must be as those of the export, {expected_text}, got {got}")
+    place, text, other = _first_difference(expected, structure, "")
+    raise ValidationError(f"{subject}: {place} must be {text}, as in the export, got {other}")
+
+
+def _first_difference(expected: Any, got: Any, place: str) -> tuple[str, str, str]:
+    """The place where two structures differ first, such as "args[0]['mask']", and what each has there; else empty texts."""
+    if (expected.type, expected.context) != (got.type, got.context) or expected.num_children != got.num_children:
+        return place, _text_of(expected), _text_of(got)
+    keys = expected.context if expected.type in _MAPPINGS else range(expected.num_children)
+    for key, child, other in zip(keys, expected.children(), got.children(), strict=True):
+        # The outermost structure is the pair of positional and keyword arguments.
+        inner = f"{place}[{key!r}]" if place else ("args", "kwargs")[key]
+        difference = _first_difference(child, other, inner)
+        if difference[0]:
+            return difference
+    return "", "", ""
+
+
+_MAPPINGS = (dict, OrderedDict)
+"""Types whose structures have the keys as their context."""
+
+
+def _text_of(structure: Any) -> str:
+    """The outermost part of a structure, for people."""
+    if structure.is_leaf():
+        return "a tensor or another single value"
+    if structure.type in _MAPPINGS:
+        return f"{structure.type.__name__} with the keys {structure.context} in this order"
+    # The type of a named tuple is the function that made its class, which is the context.
+    return f"{getattr(structure.context, '__name__', structure.type.__name__)} of {structure.num_children}"
