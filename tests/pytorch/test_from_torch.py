@@ -9,7 +9,7 @@ import doctest
 import subprocess
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.export import Dim
 from torch.nn import functional
+from torch.utils import _pytree
 
 import opweave as ow
 from opweave import pytorch
@@ -328,7 +329,14 @@ def test_autocast_is_refused() -> None:
         (((torch.ones(2, 3),), {}), "the arguments must be as those of the export, 2 positional"),
         (((torch.ones(2, 3).double(), 2), {}), r"'x' must be torch.float32, got torch.float64"),
         (((np.ones((2, 3)), 2), {}), r"'x' must be float32, got float64; array.astype\('float32'\)"),
-        (((torch.ones(2, 4), 2), {}), "shape"),
+        (((torch.ones(2, 4), 2), {}), r"^call: input 'x' must be float32\[2, 3\], got the shape \[2, 4\]$"),
+        (((np.ones((2, 4), "float32"), 2), {}), r"^call: input 'x' must be float32\[2, 3\], got the shape \[2, 4\]$"),
+        (((torch.ones(6), 2), {}), r"^call: input 'x' must be float32\[2, 3\], got the shape \[6\]$"),
+        (((None, 2), {}), "^call: 'x' must be an array or a buffer, got NoneType$"),
+        (
+            (([1], 2), {}),
+            r"^call: args\[0\] must be a tensor or another single value, as in the export, got list of 1$",
+        ),
         (((torch.ones(2, 3, device="meta"), 2), {}), "'x' is on meta"),
     ],
 )
@@ -341,6 +349,101 @@ def test_calls_that_are_refused(call: Any, message: str) -> None:
     assert compiled(torch.ones(2, 3), 2).shape == (4, 3)
     with pytest.raises(ow.ValidationError, match=message):
         compiled(*call[0], **call[1])
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_tensors_of_contexts_that_are_refused(device: str) -> None:
+    context = ow.ml.create_context(device=device)
+    compiled = ow.from_torch(nn.ReLU().eval(), (torch.ones(2, 3),), context=context)
+    for shape, data_type, owner, message in (
+        ((2, 4), "float32", context, r"^call: input 'input' must be float32\[2, 3\], got the shape \[2, 4\]$"),
+        ((2, 3), "int32", context, "^call: 'input' must be float32, got int32$"),
+        ((2, 3), "float32", ow.ml.create_context(device=device), "^call: 'input' is a tensor of another context$"),
+    ):
+        tensor = owner.tensor_from(np.ones(shape, data_type))
+        with pytest.raises(ow.ValidationError, match=message):
+            compiled(tensor)
+
+
+def test_sizes_of_names_that_differ_are_refused() -> None:
+    shapes = ({0: "n"}, {0: "n"})
+    args = (torch.ones(2, 3), torch.ones(2, 3))
+    module = module_of(lambda self, x, y: x + y)
+    module.forward = lambda x, y: x + y
+    compiled = ow.from_torch(module, args, dynamic_shapes=shapes, context=CPU)
+    for make in (lambda rows: torch.ones(rows, 3), lambda rows: CPU.tensor_from(np.ones((rows, 3), "float32"))):
+        with pytest.raises(ow.ValidationError, match=r"^call: n is 2 in input 'x' and 3 in input 'y'$"):
+            compiled(make(2), make(3))
+        assert compiled(make(4), make(4)).shape == (4, 3)
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            {"a": 1},
+            "args[1] must be dict with the keys ['a', 'b'] in this order, as in the export, got dict with the keys ['a']",
+        ),
+        ({"b": 1, "a": 1}, "['a', 'b'] in this order, as in the export, got dict with the keys ['b', 'a']"),
+        ({"a": 1, "b": [1]}, "args[1]['b'] must be list of 2, as in the export, got list of 1"),
+        ({"a": 1, "b": (1, 1)}, "args[1]['b'] must be list of 2, as in the export, got tuple of 2"),
+        ({"a": 1, "b": [1, (1, 1)]}, "args[1]['b'][1] must be Pair of 2, as in the export, got tuple of 2"),
+        ({"a": 1, "b": 1}, "args[1]['b'] must be list of 2, as in the export, got a tensor or another single value"),
+    ],
+)
+def test_wrong_structure_of_arguments_names_its_place(more: Any, message: str) -> None:
+    x = torch.ones(2)
+    module = module_of(lambda self, x, more: x)
+    module.forward = lambda x, more: x + more["a"] + more["b"][0] + more["b"][1].right
+    compiled = ow.from_torch(module, (x, {"a": x, "b": [x, Pair(x, x)]}), context=CPU)
+    with pytest.raises(ow.ValidationError) as raised:
+        compiled(x, _pytree.tree_map(lambda leaf: x, more))
+    assert str(raised.value).startswith("call: args[1]")
+    assert message in str(raised.value)
+
+
+def test_sparse_tensors_are_refused() -> None:
+    message = r"has the layout torch\.sparse_{}, and graphs take dense tensors; call \.to_dense\(\)$"
+    compiled = ow.from_torch(nn.ReLU().eval(), (torch.ones(2, 3),), context=CPU)
+    for name, tensor in {"coo": torch.eye(2, 3).to_sparse(), "csr": torch.eye(2, 3).to_sparse_csr()}.items():
+        with pytest.raises(ow.NotSupportedError, match=f"^call: 'input' {message.format(name)}"):
+            compiled(tensor)
+    with pytest.raises(ow.NotSupportedError, match=f"^from_torch: input 'input' {message.format('coo')}"):
+        ow.from_torch(nn.ReLU().eval(), (torch.eye(2, 3).to_sparse(),), context=CPU)
+
+
+def test_read_only_memory_is_not_written_to() -> None:
+    module = module_of(lambda self, x: x)
+    module.forward = lambda x: x.add_(1) * 2
+    compiled = ow.from_torch(module, (torch.ones(2),), context=CPU)
+    array = np.ones(2, "float32")
+    assert compiled(array).tolist() == [4, 4]
+    assert array.tolist() == [2, 2]
+    array.flags.writeable = False
+    with pytest.raises(ow.ValidationError, match=r"^call: the module writes to 'x', which is read-only; pass a copy$"):
+        compiled(array)
+
+
+def test_copies_are_counted() -> None:
+    negative = torch.complex(torch.zeros(2, 3), torch.ones(2, 3)).conj().imag
+    assert negative.is_neg()
+    module = nn.ReLU().eval()
+    compiled = ow.from_torch(module, (torch.ones(2, 3),), context=CPU)
+    for argument, reason in ((negative, "negative views of PyTorch"), (torch.randn(3, 2).t(), "make contiguous")):
+        ow.memory.copies.reset()
+        assert compiled(argument).equal(module(argument))
+        assert ow.memory.copies.by_reason[reason].bytes == 24
+    adds = module_of(lambda self, x: x + self.part)
+    adds.register_buffer("part", torch.randn(4, 6)[:, ::2])
+    ow.memory.copies.reset()
+    compiled = ow.from_torch(adds, (torch.ones(4, 3),), context=CPU)
+    assert ow.memory.copies.by_reason["make contiguous"].bytes == 48
+    assert compiled(torch.ones(4, 3)).equal(adds(torch.ones(4, 3)))
 
 
 def test_converter_of_user() -> None:

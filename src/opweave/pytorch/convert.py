@@ -27,6 +27,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree
 
+from .. import memory
 from ..context.builder import NamedBuilder
 from ..context.context import MLContext
 from ..core.graph import Desc, MLOperand
@@ -40,7 +41,7 @@ from .fallback import Slot, TorchCall, add_torch_node
 from .labels import label_of, place_of
 from .registry import CONVERTERS, AtenCall, NotConvertible
 from .sizes import SizeNames, maximum, minimum
-from .tensors import array_of, data_type_of
+from .tensors import array_of, data_type_of, require_dense
 from .views import Views, functional, is_mutable, schema_of
 
 FOLDED_BYTES = 1 << 20
@@ -114,8 +115,10 @@ class ProgramConversion:
 
     def _constant(self, tensor: Any, subject: str) -> MLOperand:
         data_type_of(tensor.dtype, subject)
+        require_dense(tensor, subject)
         if tensor.device.type != "cpu":
             tensor = tensor.cpu()
+            memory.copies.add(tensor.nbytes, "constants on a GPU")
         if tensor.dim() > 1 and not tensor.is_contiguous() and 0 not in tensor.stride():
             # The transposed view of a parameter: keep the memory, and let the graph transpose.
             order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), axis))
@@ -123,7 +126,7 @@ class ProgramConversion:
             if plain.is_contiguous():
                 inverse = [order.index(axis) for axis in range(tensor.dim())]
                 return self.builder.transpose(self.builder.constant(array_of(plain)), permutation=inverse)
-        return self.builder.constant(array_of(tensor.contiguous()))
+        return self.builder.constant(array_of(tensor))
 
 
 class Frame:

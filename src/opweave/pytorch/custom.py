@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any
 
+from .. import memory
 from ..core.operation import Op
 from ..support.errors import NotSupportedError, ValidationError, import_extra, require
 from ..support.names import short_repr
@@ -164,7 +165,9 @@ def _tensor_of(result: Any) -> Any:
     import torch
 
     array = np.asarray(result)
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    return torch.from_numpy(
+        array if array.flags.writeable else memory.copied(array, "read-only results of an operation")
+    )
 
 
 def _schema_of(op: Op[..., Any], outputs: int) -> str:

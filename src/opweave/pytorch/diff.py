@@ -11,6 +11,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils import _pytree
 
+from .. import memory
 from ..context.context import MLContext, ml
 from ..context.graph import recorded_graph
 from ..core.graph import Desc, Graph, MLOperand, Node, Operand, add_node
@@ -21,6 +22,7 @@ from ..inspect.diff.places import Side, context_of
 from ..inspect.diff.result import Difference, OperationDifference, OutputDifference, Read
 from ..inspect.diff.tolerance import Tolerance, scale_of, tolerance_of
 from ..inspect.drawing.picture import named_operands
+from ..memory.arrays import contiguous
 from ..ops.recorder import Recorder
 from ..support.errors import ValidationError, require
 from ..support.names import count_of, short_repr
@@ -34,6 +36,8 @@ from .tensors import array_of
 from .views import is_mutable
 
 ENGINE = "PyTorch"
+SNAPSHOT = "values to compare, before the module writes to them"
+"""The reason of copies, for the counter."""
 PASSED_THROUGH = frozenset({"wrap_with_set_grad_enabled", "wrap_with_autocast"})
 """Blocks whose nodes are compared one by one."""
 
@@ -97,8 +101,7 @@ class _TorchValues(torch.fx.Interpreter):  # type: ignore[misc]  # (PyTorch has 
         """Run a node, and keep its value."""
         value = super().run_node(node)
         if node.op == "call_function":
-            keep = _pytree.tree_map(lambda v: v.clone() if self.copies and isinstance(v, torch.Tensor) else v, value)
-            self.values.setdefault(node, keep)
+            self.values.setdefault(node, _pytree.tree_map(_snapshot, value) if self.copies else value)
         return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -168,6 +171,7 @@ class ProgramComparison:
         self.module, self.program, self.context = module, runner.program, runner.context
         self.factor = 2 * tolerance  # PyTorch's values have errors, too
         leaves = [_as_tensor(leaf) for leaf in runner.flatten("diff", args, kwargs)]
+        runner.check("diff", leaves)
         self.converted: ConvertedProgram = convert_program(
             runner.program, runner.context, runner.names, numbers=numbers_of(runner.program, leaves)
         )
@@ -320,7 +324,15 @@ def _as_tensor(value: Any) -> Any:
 
 
 def _array(tensor: Any) -> np.ndarray:
-    return np.array(array_of(tensor.contiguous()), order="C", copy=False)
+    return contiguous(array_of(tensor))
+
+
+def _snapshot(value: Any) -> Any:
+    """A copy of a tensor, which later writes do not change; other values as they are."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    memory.copies.add(value.numel() * value.element_size(), SNAPSHOT)
+    return value.detach().clone()
 
 
 def _run_torch(
@@ -335,13 +347,12 @@ def _run_torch(
     rest = iter(leaves)
     for spec in program.graph_signature.input_specs:
         if spec.kind.name == "USER_INPUT":
-            value = next(rest)
-            value = value.clone() if isinstance(value, torch.Tensor) else value
+            value = _snapshot(next(rest))
         else:
             value = state[spec.target] if spec.target in state else state_of_input(program, spec)
-            value = value.detach().clone() if spec.arg.name in inputs else value
+            value = _snapshot(value) if spec.arg.name in inputs else value
         if spec.arg.name in inputs:
-            arrays[spec.arg.name] = _array(value).copy()
+            arrays[spec.arg.name] = memory.copied(_array(value), SNAPSHOT)
         arguments.append(value)
     copies = any(is_mutable(node.target) for part in program.graph_module.modules() for node in part.graph.nodes)
     values: dict[Any, Any] = {}

@@ -26,6 +26,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from .. import memory
 from ..context.context import MLContext, ml
 from ..context.graph import MLGraph
 from ..core.sizes import Size
@@ -34,7 +35,7 @@ from ..support.errors import NotSupportedError, require
 from ..support.names import short_repr
 from .order import check_order
 from .program import ConvertedProgram, ProgramOutput, convert_program
-from .runner import ModuleRunner
+from .runner import WRITTEN, ModuleRunner
 
 OPTIONS = ("device", "fallback", "precision")
 """The names of options in `torch.compile(options=…)`."""
@@ -396,6 +397,10 @@ class GpuRunner:
         self.converted: ConvertedProgram = convert_program(program, context, {}, fallback=fallback)
         number = int(context.device.name.partition(":")[2] or 0)
         self._device = torch.device("cuda", number)
+        # Outputs without an entry are shapes that only the graph needs.
+        self._dtypes = {output.name: output.dtype for output in self.converted.outputs}
+        inputs = {item.name: item.dtype for item in self.converted.inputs}
+        self._dtypes |= {name: inputs[target] for name, target in self.converted.writes.items()}
         self._stream = torch.cuda.current_stream(self._device)
 
     def is_current(self) -> bool:
@@ -412,12 +417,13 @@ class GpuRunner:
         results: dict[str, Any] = {}
         if graph is not None:
             shapes = {name: tuple(sources[name].shape) for name in graph.inputs}
-            results = self._results(graph, shapes, sources)
+            results = self._results(graph, shapes)
             tensors = {name: self._context.tensor_from(_plain(sources[name])) for name in graph.inputs}
             outputs = {name: self._context.tensor_from(_plain(result)) for name, result in results.items()}
             self._context.dispatch(graph, tensors, outputs)
             for name, target in converted.writes.items():
                 sources[target].copy_(results[name])
+                memory.copies.add(results[name].nbytes, WRITTEN)
 
         def result_of(output: ProgramOutput) -> Any:
             if output.name:
@@ -430,16 +436,11 @@ class GpuRunner:
 
         return tuple(map(result_of, converted.outputs))
 
-    def _results(self, graph: MLGraph, shapes: Mapping[str, Any], sources: Mapping[str, Any]) -> dict[str, Any]:
+    def _results(self, graph: MLGraph, shapes: Mapping[str, Any]) -> dict[str, Any]:
         """Tensors of PyTorch's allocator for the outputs of the graph."""
-        converted = self.converted
-        sizes = graph.compute_shapes(shapes)
-        dtypes = {output.name: output.dtype for output in converted.outputs}
-        dtypes |= {name: sources[target].dtype for name, target in converted.writes.items()}
-        # Other outputs are shapes that only the graph needs.
         return {
-            name: torch.empty(sizes[name], dtype=dtypes.get(name, torch.int64), device=self._device)
-            for name in graph.outputs
+            name: torch.empty(shape, dtype=self._dtypes.get(name, torch.int64), device=self._device)
+            for name, shape in graph.compute_shapes(shapes).items()
         }
 
 
@@ -452,5 +453,8 @@ def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]
 
 def _plain(tensor: Any) -> Any:
     """A tensor that DLPack can pass: contiguous, without gradients, and bool as uint8."""
-    tensor = tensor.detach().contiguous()
+    tensor = tensor.detach()
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+        memory.copies.add(tensor.nbytes, "make contiguous")
     return tensor.view(torch.uint8) if tensor.dtype is torch.bool else tensor

@@ -147,7 +147,7 @@ class CompiledModule:
         if not args and not kwargs:
             return self.graph.profile(repeat=repeat, detail=detail)
         leaves = self._runner.flatten("profile", args, kwargs)
-        return self.graph.profile(self._runner.inputs_of(leaves), repeat=repeat, detail=detail)
+        return self.graph.profile(self._runner.inputs_of("profile", leaves), repeat=repeat, detail=detail)
 
     def draw(self, path: str | Path | None = None, *, profile: Profile | Mapping[str, float] | None = None) -> Drawing:
         """Draw the graph (`MLGraph.draw`): groups are the modules.

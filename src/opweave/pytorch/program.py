@@ -17,7 +17,7 @@ from ..core.sizes import Size
 from ..support.errors import NotSupportedError
 from .convert import FallbackCall, LabellingBuilder, ProgramConversion
 from .sizes import SizeNames
-from .tensors import data_type_of
+from .tensors import data_type_of, require_dense
 from .views import written_arguments_of
 
 
@@ -126,7 +126,9 @@ def convert_program(
             if name not in written:
                 values.append(tensor)
                 continue
-        data_type = data_type_of(meta.dtype, f"from_torch: input {name!r}")
+        subject = f"from_torch: input {name!r}"
+        data_type = data_type_of(meta.dtype, subject)
+        require_dense(meta, subject)
         operand = builder.input(name, data_type, _declared(name, meta.shape, sizes, names))
         inputs.append(ProgramInput(name, position, tensor, meta.dtype))
         values.append(operand)

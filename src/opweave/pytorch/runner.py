@@ -13,6 +13,7 @@ from .. import memory
 from ..context.context import MLContext
 from ..context.graph import MLGraph, recorded_graph
 from ..context.tensor import MLTensor
+from ..context.tensors import check_own
 from ..core.dtypes import numpy_type
 from ..core.sizes import Size
 from ..core.specialise import sizes_of
@@ -23,6 +24,9 @@ from .convert import FallbackCall
 from .export import check_devices, check_module, export, flatten, names_of
 from .program import ConvertedProgram, ProgramInput, ProgramOutput, convert_program
 from .tensors import array_of, data_type_of, tensor_of
+
+WRITTEN = "a buffer that the module writes to"
+"""The reason for copying results into buffers and arguments, for the counter of copies."""
 
 
 def export_module(
@@ -62,6 +66,9 @@ class ModuleRunner:
         check_devices({name: t for name, t in program.state_dict.items() if isinstance(t, torch.Tensor)})
         self.program, self.context, self.names = program, context, names
         self.converted: ConvertedProgram = convert_program(program, context, names, fallback=fallback)
+        self._targets = frozenset(self.converted.writes.values())
+        self._sizes: tuple[dict[str, tuple[int, ...]], dict[str, int]] = {}, {}
+        """The shapes of the inputs of the last call, and the size of each name."""
         self._buffers = {i.name: array_of(i.buffer) for i in self.converted.inputs if i.buffer is not None}
         graph = self.converted.graph
         in_place = {} if graph is None else recorded_graph(graph).in_place()
@@ -85,8 +92,8 @@ class ModuleRunner:
 
     def call_flat(self, leaves: Sequence[Any], kind: str) -> list[Any]:
         """Run the graph on flattened arguments, and return flattened results of a kind: "torch", "tensor" or "array"."""
-        results, shapes = self._run(leaves, kind)
-        return [self._result(output, leaves, results, shapes, kind) for output in self.converted.outputs]
+        results, sizes = self._run(leaves, kind)
+        return [self._result(output, leaves, results, sizes, kind) for output in self.converted.outputs]
 
     def flatten(self, subject: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments of a call, flattened and checked."""
@@ -100,28 +107,48 @@ class ModuleRunner:
                 )
         return leaves
 
-    def inputs_of(self, leaves: Sequence[Any]) -> dict[str, Any]:
+    def check(self, subject: str, leaves: Sequence[Any]) -> None:
+        """Require flattened arguments that the graph takes; `subject` begins the messages."""
+        graph = self.converted.graph
+        if graph is not None:
+            arrays = self._memory_of(subject, leaves)
+            sizes_of(graph.inputs, {name: tuple(arrays[name].shape) for name in graph.inputs}, subject)
+
+    def inputs_of(self, subject: str, leaves: Sequence[Any]) -> dict[str, Any]:
         """The inputs of the graph by name; copies of buffers, so that a measurement does not change them."""
-        arrays, graph = self._feed(leaves), self.converted.graph
+        arrays, graph = self._memory_of(subject, leaves), self.converted.graph
         names = () if graph is None else graph.inputs
-        return {n: arrays[n].copy() if n in self._buffers else arrays[n] for n in names}
+        reason = "buffers that a measurement would change"
+        return {n: memory.copied(arrays[n], reason) if n in self._buffers else arrays[n] for n in names}
 
-    def _feed(self, leaves: Sequence[Any]) -> dict[str, Any]:
+    def _memory_of(self, subject: str, leaves: Sequence[Any]) -> dict[str, Any]:
         """The memory of arguments and buffers by name: the inputs of the graph, and those that it only writes to."""
-        feed: dict[str, Any] = {}
-        for item in self.converted.inputs:
-            feed[item.name] = self._buffers[item.name] if item.position is None else _input(item, leaves[item.position])
-        for target in set(self.converted.writes.values()):
-            _check_alone(target, feed)
-        return feed
+        return {
+            item.name: self._buffers[item.name]
+            if item.position is None
+            else _input(subject, self.context, item, leaves[item.position])
+            for item in self.converted.inputs
+        }
 
-    def _run(self, leaves: Sequence[Any], kind: str) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    def _sizes_for(self, graph: MLGraph, shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:
+        """The size of each name for the shapes of the inputs, which are checked if they are not those of the last call."""
+        last, sizes = self._sizes
+        if last != shapes:
+            sizes = sizes_of(graph.inputs, shapes, "call")
+            self._sizes = shapes, sizes
+        return sizes
+
+    def _run(self, leaves: Sequence[Any], kind: str) -> tuple[dict[str, Any], dict[str, int]]:
+        """The outputs of the graph by name, and the sizes of names."""
         graph = self.converted.graph
         if graph is None:
             return {}, {}
-        arrays = self._feed(leaves)
+        arrays = self._memory_of("call", leaves)
+        for target in self._targets:
+            _check_target(target, arrays)
         feed = {name: arrays[name] for name in graph.inputs}
         shapes = {name: tuple(value.shape) for name, value in feed.items()}
+        sizes = self._sizes_for(graph, shapes)
         in_place = {name: feed[self.converted.writes[name]] for name in self._in_place}
         results: dict[str, Any]
         if kind == "tensor":
@@ -131,7 +158,7 @@ class ModuleRunner:
         for name, target in self.converted.writes.items():
             if name not in in_place:
                 _write(self.context, arrays[target], results[name])
-        return results, shapes
+        return results, sizes
 
     def _dispatch(
         self,
@@ -159,7 +186,7 @@ class ModuleRunner:
         output: ProgramOutput,
         leaves: Sequence[Any],
         results: Mapping[str, Any],
-        shapes: Mapping[str, tuple[int, ...]],
+        sizes: Mapping[str, int],
         kind: str,
     ) -> Any:
         if output.name:
@@ -168,8 +195,7 @@ class ModuleRunner:
             return leaves[output.position]
         value = output.value
         if isinstance(value, Size):
-            graph = self.converted.graph
-            return value.at(sizes_of(graph.inputs if graph is not None else {}, shapes, "call"))
+            return value.at(sizes)
         if isinstance(value, torch.Tensor):
             return value if kind == "torch" else array_of(value)
         return value
@@ -187,32 +213,39 @@ def _kind_of(leaves: Sequence[Any]) -> str:
     return "torch"
 
 
-def _input(item: ProgramInput, value: Any) -> Any:
+def _input(subject: str, context: MLContext, item: ProgramInput, value: Any) -> Any:
     """The memory of an argument."""
     if isinstance(value, MLTensor):
+        check_own(context, value, f"{subject}: {item.name!r}")
+        data_type = data_type_of(item.dtype, item.name)
+        if value.data_type != data_type:
+            raise ValidationError(f"{subject}: {item.name!r} must be {data_type}, got {value.data_type}")
         return value
     if isinstance(value, torch.Tensor):
         if value.dtype is not item.dtype:
-            raise ValidationError(f"call: {item.name!r} must be {item.dtype}, got {value.dtype}")
+            raise ValidationError(f"{subject}: {item.name!r} must be {item.dtype}, got {value.dtype}")
         if value.device.type != "cpu":
             raise ValidationError(
-                f"call: {item.name!r} is on {value.device}, and the graph takes tensors in the memory of the host; call .cpu()"
+                f"{subject}: {item.name!r} is on {value.device}, and the graph takes tensors in the memory of the host; "
+                "call .cpu()"
             )
-        return array_of(value)
-    array = as_array(value, f"call: {item.name!r}")
+        return array_of(value, f"{subject}: {item.name!r}")
+    array = as_array(value, f"{subject}: {item.name!r}")
     expected = numpy_type(data_type_of(item.dtype, item.name))
     if item.dtype is torch.bool and array.dtype == np.bool_:
         return array.view(np.uint8)
     if array.dtype != expected:
         raise ValidationError(
-            f"call: {item.name!r} must be {expected}, got {array.dtype}; array.astype('{expected}') converts it"
+            f"{subject}: {item.name!r} must be {expected}, got {array.dtype}; array.astype('{expected}') converts it"
         )
     return array
 
 
-def _check_alone(target: str, feed: Mapping[str, Any]) -> None:
-    """Refuse memory that the module writes to and reads as another argument: PyTorch's program has them apart."""
+def _check_target(target: str, feed: Mapping[str, Any]) -> None:
+    """Require memory that a module can write to, and that no other argument has: PyTorch's program has them apart."""
     written = feed[target]
+    if isinstance(written, np.ndarray) and not written.flags.writeable:
+        raise ValidationError(f"call: the module writes to {target!r}, which is read-only; pass a copy")
     for name, value in feed.items():
         if name == target:
             continue
@@ -229,7 +262,7 @@ def _write(context: MLContext, target: Any, result: Any) -> None:
     if isinstance(target, MLTensor):
         context.write_tensor(target, source)
     else:
-        memory.copy(target, source, "a buffer that the module writes to")
+        memory.copy(target, source, WRITTEN)
 
 
 def _as_kind(result: Any, dtype: Any, kind: str) -> Any:

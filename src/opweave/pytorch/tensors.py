@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import memory
 from ..core.dtypes import DataType, numpy_type
 from ..support.errors import NotSupportedError
 
@@ -47,9 +48,30 @@ def data_type_of(dtype: Any, subject: str) -> DataType:
     return name
 
 
-def array_of(tensor: Any) -> np.ndarray:
-    """The memory of a tensor on the CPU as an array, without a copy; bool becomes uint8."""
-    plain = tensor.detach().resolve_conj().resolve_neg()
+def require_dense(tensor: Any, subject: str) -> None:
+    """Require a tensor whose memory holds each element.
+
+    Raises:
+        NotSupportedError: the tensor is sparse, or in a layout of oneDNN.
+    """
+    if tensor.layout is not torch.strided:
+        raise NotSupportedError(
+            f"{subject} has the layout {tensor.layout}, and graphs take dense tensors; call .to_dense()"
+        )
+
+
+def array_of(tensor: Any, subject: str = "a tensor") -> np.ndarray:
+    """The memory of a tensor on the CPU as an array, without a copy; bool becomes uint8.
+
+    Raises:
+        NotSupportedError: the tensor is not dense; `subject` names it in the message.
+    """
+    require_dense(tensor, subject)
+    plain = tensor.detach()
+    if plain.is_neg():
+        # A part of a conjugated complex tensor: its memory has the other sign.
+        plain = plain.resolve_neg()
+        memory.copies.add(plain.nbytes, "negative views of PyTorch")
     name = DATA_TYPES[plain.dtype]
     if plain.dtype is torch.bool:
         return plain.view(torch.uint8).numpy()
