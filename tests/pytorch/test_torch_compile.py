@@ -208,7 +208,7 @@ def test_options_reach_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "convert_program", seen)
     network, x = nn.Linear(4, 4).eval(), torch.randn(8, 4)
     compiled = compiled_by_opweave(network, precision="ieee", device="cpu")
-    torch.testing.assert_close(compiled(x), network(x), atol=1e-2, rtol=1e-2)
+    torch.testing.assert_close(compiled(x), network(x), atol=1e-5, rtol=1e-5)
     assert [(context.device.name, context.precision) for context in contexts] == [("cpu", "ieee")]
 
 

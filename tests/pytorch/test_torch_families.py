@@ -13,8 +13,13 @@ from torch.nn import functional as F  # noqa: N812  (PyTorch's word)
 
 from opweave.pytorch import CompiledModule, from_torch
 
-TOLERANCE = 2e-6
+TOLERANCE = 5e-6
 """The largest difference, relative to the root mean square of the results; sums are in another order than PyTorch's."""
+
+WIDE_TOLERANCE = 2e-5
+WIDE = ("resizings: ", "normalizations: group rows")
+"""Beginnings of the names of rows with `WIDE_TOLERANCE`: positions between pixels are computed in float32, with errors that
+grow with the image, and groups of two elements are normalised by their difference."""
 
 Row = tuple[str, Callable[..., Any], tuple[Any, ...]]
 
@@ -47,9 +52,7 @@ def check(function: Callable[..., Any], arguments: tuple[Any, ...], tolerance: f
             wide, difference = want.double(), (got.double() - want.double())
             scale = float(wide[wide.isfinite()].square().mean().sqrt()) or 1.0
             is_same = (want == got) | (want.isnan() & got.isnan())
-            assert (
-                float(difference[~is_same].abs().max() if (~is_same).any() else 0) <= tolerance * max(scale, 1e-3) * 10
-            )
+            assert float(difference[~is_same].abs().max() if (~is_same).any() else 0) <= tolerance * max(scale, 1e-3)
         else:
             assert torch.equal(got, want)
     return compiled
@@ -249,7 +252,7 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_families_agree_with_pytorch(name: str) -> None:
     function, arguments = ROWS[name]
-    check(function, arguments)
+    check(function, arguments, WIDE_TOLERANCE if name.startswith(WIDE) else TOLERANCE)
 
 
 @pytest.mark.parametrize("rows", [convolutions, poolings, normalizations])
