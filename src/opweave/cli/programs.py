@@ -131,6 +131,7 @@ class ProgramSession:
 
         from ..pytorch.tensors import tensor_of
 
+        # Read-only arrays are copied before a run: their copies are no part of it, and not counted.
         leaves = [
             tensor_of(np.require(leaf, requirements=["C", "W"]), self._metas[name].dtype)
             if isinstance(leaf, np.ndarray)
@@ -221,6 +222,7 @@ def eager(model: str, threads: int | None) -> Callable[[Mapping[str, Any]], Sequ
         args, kwargs = prepared[id(feed)]
         with torch.inference_mode():
             results = _pytree.tree_leaves(module(*args, **kwargs))
+        # PyTorch's own run, whose copies are not Opweave's.
         arrays = [array_of(r.contiguous()) if isinstance(r, torch.Tensor) else r for r in results]
         is_bool = [isinstance(r, torch.Tensor) and r.dtype is torch.bool for r in results]
         return [a.view(np.bool_) if bools else a for a, bools in zip(arrays, is_bool, strict=True)]

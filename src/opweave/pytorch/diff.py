@@ -58,22 +58,18 @@ def _sides(model: Any, other: Any, inputs: Any, on: Any) -> tuple[Any, ModuleRun
     """The module whose parameters PyTorch uses (None for those of the program), and the graph to compare."""
     if isinstance(model, CompiledModule) and not isinstance(other, CompiledModule):
         model, other = other, model
-    compiled = other
-    if compiled is None:
-        args, kwargs = (
-            (() if isinstance(inputs, Mapping) else tuple(inputs or ())),
-            dict(inputs if isinstance(inputs, Mapping) else {}),
-        )
+    if other is None:
         is_program = isinstance(model, torch.export.ExportedProgram)
-        program, names = export_module(model, () if is_program else args, None if is_program else kwargs, None)
+        args, kwargs = ((), {}) if is_program or inputs is None else _passed(inputs)
+        program, names = export_module(model, args, kwargs, None)
         context = context_of(on) if on is not None else ml.create_context()
         return model if isinstance(model, torch.nn.Module) else None, ModuleRunner(program, context, names)
     require(
-        isinstance(compiled, CompiledModule),
-        f"diff: a module of PyTorch is compared with what from_torch made of it, got {short_repr(other)}",
+        isinstance(other, CompiledModule),
+        f"diff: a module of PyTorch is compared with a result of from_torch, got {short_repr(other)}",
     )
-    require(on is None, "diff: what from_torch made runs in its own context; leave out on=")
-    return model if isinstance(model, torch.nn.Module) else None, runner_of(compiled)
+    require(on is None, "diff: a result of from_torch runs in its own context; leave out on=")
+    return model if isinstance(model, torch.nn.Module) else None, runner_of(other)
 
 
 def _arguments(runner: ModuleRunner, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -81,6 +77,11 @@ def _arguments(runner: ModuleRunner, inputs: Any) -> tuple[tuple[Any, ...], dict
         example = runner.program.example_inputs
         require(example is not None, "diff: the program has no example arguments; pass inputs=")
         return tuple(example[0]), dict(example[1] or {})
+    return _passed(inputs)
+
+
+def _passed(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and keyword arguments that `inputs` denotes."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     require(
@@ -264,10 +265,10 @@ class ProgramComparison:
         scale = max((self._scale(node, sizes) for node in region.nodes), default=0.0)
         errors: list[tuple[Error, Error, Values, Operand]] = []
         for output in region.outputs:
-            wanted = self.expected[output]
-            values = Values.of(wanted)
-            mine = error(own[output], wanted, values, scale, allowed)
-            errors.append((mine, error(got[output], wanted, values, scale), values, output))
+            expected = self.expected[output]
+            values = Values.of(expected)
+            mine = error(own[output], expected, values, scale, allowed)
+            errors.append((mine, error(got[output], expected, values, scale), values, output))
         mine, total, values, output = max(errors, key=lambda entry: entry[0].ratio)
         engines = ", ".join(dict.fromkeys(runs[node] for node in region.nodes))
         return OperationDifference(
@@ -292,8 +293,8 @@ class ProgramComparison:
         outputs = []
         for name, operand in self.graph.outputs.items():
             if name in self.whole and operand in self.expected and operand in got:
-                whole, wanted, steps = self.whole[name], self.expected[operand], got[operand]
-                total, by_step = error(whole, wanted, Values.of(wanted)), error(whole, steps, Values.of(steps))
+                whole, expected, steps = self.whole[name], self.expected[operand], got[operand]
+                total, by_step = error(whole, expected, Values.of(expected)), error(whole, steps, Values.of(steps))
                 outputs.append(OutputDifference(name, total, by_step))
         return outputs
 

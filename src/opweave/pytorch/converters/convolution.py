@@ -12,6 +12,9 @@ from ...core.graph import MLOperand
 from ..registry import converts, refuse_if
 from .windows import both_sides, values_of, with_batches
 
+MAX_TAPS = 1024
+"""The largest number of elements of a window whose columns are made by slices, one for each: an estimate."""
+
 
 def _convolve(
     b: MLGraphBuilder, x: MLOperand, weight: MLOperand, bias: MLOperand | None, *, groups: int, **window: Any
@@ -173,7 +176,8 @@ def _(
         return b.reshape(joined, [batches, channels * len(parts), counts[0] * counts[1]])
 
     refuse_if(
-        prod(taps for taps, *_ in windows) > 1024, f"its windows have {list(kernel_size)} elements, more than 1,024"
+        prod(taps for taps, *_ in windows) > MAX_TAPS,
+        f"its windows have {list(kernel_size)} elements, more than {MAX_TAPS:,}",
     )
     result: MLOperand = with_batches(b, self, 4, columns)
     return result

@@ -16,7 +16,7 @@ from ..registry import converts, refuse_if
 from .windows import both_sides, pooled_size, values_of, with_batches
 
 MAX_TABLE = 2**22
-"""The largest number of positions in a table of windows that differ in size."""
+"""The largest number of positions in a table of windows that differ in size: 32 MiB of int64, an estimate."""
 
 
 def _window(

@@ -11,7 +11,8 @@ from ...core.sizes import Size
 from ..registry import converts, refuse_if
 
 MAX_UNROLLED_STEPS = 64
-"""Unroll an RNN of at most this many steps, all layers and directions together."""
+"""The largest number of steps of an RNN that is unrolled, in all layers and directions together: an estimate, graphs grow
+with each step."""
 
 
 def _layers(
