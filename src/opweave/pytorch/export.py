@@ -60,6 +60,10 @@ def export(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, d
         raise _error_of(module, error) from error
 
 
+_UNBOUND = ("missing a required", "too many positional arguments", "got an unexpected keyword argument")
+"""Beginnings of the messages of `inspect.Signature.bind`, by which PyTorch checks arguments."""
+
+
 def _error_of(module: Any, error: Exception) -> Exception:
     text = " ".join(str(error).split())
     kind = type(error).__name__
@@ -71,7 +75,7 @@ def _error_of(module: Any, error: Exception) -> Exception:
             "write torch.where or torch.cond in place of the branch, or torch._check(…) if the answer is always the same, or "
             "call this part outside of the module"
         )
-    if isinstance(error, TypeError) and "forward()" in text:
+    if isinstance(error, TypeError) and ("forward()" in text or text.startswith(_UNBOUND)):
         return ValidationError(f"from_torch: the arguments do not fit {name}: {text[:300]}")
     if kind in ("UserError", "ConstraintViolationError"):
         return ValidationError(f"from_torch: torch.export refuses {name}: {text[:600]}")
