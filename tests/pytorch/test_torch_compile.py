@@ -155,7 +155,9 @@ def test_arguments_are_read_where_they_are() -> None:
 
 
 def test_a_language_model_agrees() -> None:
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip(
+        "transformers", reason="transformers is not installed; `make test-torch` installs it"
+    )
     config = transformers.LlamaConfig(
         vocab_size=64,
         hidden_size=32,

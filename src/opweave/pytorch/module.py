@@ -78,7 +78,7 @@ def from_torch(
 
 
 class CompiledModule:
-    """A module of PyTorch as a graph; made by `opweave.from_torch`.
+    """A module of PyTorch as a graph, which `opweave.from_torch` returns.
 
     A call takes the arguments of the module: PyTorch's tensors, NumPy arrays, or tensors of the graph's context. Results are
     of the same kind. Arguments in C order are not copied: the engine reads them where they are, and writes the results.

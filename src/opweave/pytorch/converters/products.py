@@ -12,7 +12,7 @@ from .shapes import swap
 
 
 def transposed(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
-    """The operand with its last two axes exchanged: the operand of a transposition, if that made it."""
+    """Exchange the last two axes of an operand; for the result of such a transposition, return what was transposed."""
     node = x.node
     if node is not None and node.op.name == "transpose" and x.rank == 2:
         (source,) = node.operands

@@ -26,7 +26,7 @@ def _resize(
 ) -> MLOperand:
     """Resize the spatial axes to sizes, or by scales.
 
-    Scales that are given also map positions, except for `align_corners`; the quotient of the sizes can differ from them.
+    Scales also map positions, except for `align_corners`; the quotient of the sizes can differ from the scales.
     """
     axes = list(range(2, input.rank))
     factors = (

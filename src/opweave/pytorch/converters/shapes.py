@@ -160,7 +160,7 @@ def window(b: MLGraphBuilder, x: MLOperand, axis: int, start: Any, size: Any, st
 
 
 def parts(b: MLGraphBuilder, x: MLOperand, axis: int, sizes: Sequence[Any]) -> tuple[MLOperand, ...]:
-    """Split along an axis into parts of given sizes."""
+    """Split along an axis into parts of `sizes`."""
     if len(sizes) == 1:
         return (x,)
     if any(isinstance(size, Size) or size == 0 for size in (*sizes, x.shape[axis])):

@@ -17,7 +17,7 @@ def _normalized(
     variance: MLOperand,
     epsilon: float,
 ) -> MLOperand:
-    """Normalise channels by given statistics, which PyTorch keeps in float32 for images of half precision, too."""
+    """Normalise channels by statistics of the caller, which PyTorch keeps in float32 for images of half precision, too."""
     mean, variance = as_type(b, mean, x.data_type), as_type(b, variance, x.data_type)
     weight = None if weight is None else as_type(b, weight, x.data_type)
     bias = None if bias is None else as_type(b, bias, x.data_type)

@@ -38,7 +38,10 @@ def with_batches(b: MLGraphBuilder, x: MLOperand, rank: int, convert: Callable[[
 def pooled_size(
     size: Dimension, window: int, before: int, stride: int, dilation: int, is_rounded_up: bool
 ) -> Dimension:
-    """The number of windows along an axis; of those rounded up, the last one must begin inside the input or before it."""
+    """The number of windows along an axis.
+
+    If the number is rounded up, the last window must begin inside the input, or in the padding before it.
+    """
     room = size + 2 * before - (window - 1) * dilation - 1
     count = (-(-room // stride) if is_rounded_up else room // stride) + 1
     if is_rounded_up and isinstance(size, int) and (count - 1) * stride >= size + before:
