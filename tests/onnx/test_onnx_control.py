@@ -12,6 +12,7 @@ from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from support.onnx import node
 from support.onnx_nodes import CONTEXT, check_agreement, ints, model_of, node_model, reasons, run_engine
 
+from opweave.core.bodies import MAX_UNROLLED_STEPS
 from opweave.onnx.convert import control, fold
 from opweave.onnx.convert.trace import Tracer
 from opweave.onnx.model.model import Model
@@ -277,7 +278,7 @@ def test_long_scan_is_repeated() -> None:
     body = graph(
         [node("Add", "state a", "next")], [info("state", FLOAT, ()), info("a", FLOAT, ())], [info("next", FLOAT, ())]
     )
-    x = np.ones(control.MAX_ITERATIONS + 1, np.float32)
+    x = np.ones(MAX_UNROLLED_STEPS + 1, np.float32)
     nodes = [node("Scan", "start x", "last", body=body, num_scan_inputs=1)]
     session = check_agreement(model_of(nodes, {"x": x}, {"start": np.float32(0)}, ["last"]), {"x": x})
     assert kinds(session) == ["webnn"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.bodies import Body
+from ..core.bodies import MAX_UNROLLED_NODES, MAX_UNROLLED_STEPS, Body
 from ..core.conversion import Unconverted as Unconverted
 from ..core.dtypes import ANY, numpy_type
 from ..core.graph import Builder, Desc, Operand
@@ -25,12 +25,6 @@ from .declare import declare
 
 if TYPE_CHECKING:
     from ..ops import Operations
-
-MAX_UNROLLED = 256
-"""Most iterations of a loop that is unrolled where nothing repeats it, as in JavaScript."""
-
-MAX_UNROLLED_NODES = 20000
-"""Most nodes of such a loop."""
 
 POSITION = Desc("int64", ())
 """The number of the iteration, the first input of a body that takes it."""
@@ -168,8 +162,8 @@ def _(
         reason = "its number of iterations is known only when it runs"
         raise NotSupportedError(f"loop: it is not unrolled, since {reason}") from None
     nodes = length * len(body.graph.nodes)
-    if length > MAX_UNROLLED or nodes > MAX_UNROLLED_NODES:
-        limit = f"at most {MAX_UNROLLED} iterations and {MAX_UNROLLED_NODES} operations are unrolled"
+    if length > MAX_UNROLLED_STEPS or nodes > MAX_UNROLLED_NODES:
+        limit = f"at most {MAX_UNROLLED_STEPS} iterations and {MAX_UNROLLED_NODES} operations are unrolled"
         raise NotSupportedError(f"loop: it has {length} iterations of {len(body.graph.nodes)} operations, and {limit}")
     number = stacked_number(body, states, False)
     elements: list[list[Operand]] = [[] for _ in range(number)]

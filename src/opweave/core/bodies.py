@@ -11,6 +11,13 @@ from .graph import Builder, Desc, Graph, Node, Operand, add_like, map_operands
 from .size_values import HasSizes, values_at, variables_in
 from .sizes import is_static
 
+MAX_UNROLLED_STEPS = 256
+"""The largest number of steps of a loop or a recurrence to unroll: a graph of some thousand operations takes seconds to
+compile."""
+
+MAX_UNROLLED_NODES = 20000
+"""The largest number of nodes of an unrolled loop."""
+
 
 class Body(HasSizes):
     """A graph that an attribute of a node holds. All inputs are listed, also those that no node reads.

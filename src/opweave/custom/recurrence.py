@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal as Literal, overload
 
 import numpy as np
 
+from ..core.bodies import MAX_UNROLLED_STEPS
 from ..core.graph import Builder, Desc, Operand, iter_operands, map_operands, title
-from ..expr.recurrence import MAX_UNROLLED_STEPS, Along, Recurrence
+from ..expr.recurrence import Along, Recurrence
 from ..kernels.expression import descs_of, program_of
 from ..kernels.recurrence import RecurrenceKernel
 from ..ops.constants import constant

@@ -28,9 +28,6 @@ from .evaluate import Evaluator
 from .ir import Formula
 from .specialise import formula_at
 
-MAX_UNROLLED_STEPS = 256
-"""Most steps to write out as operations: a graph of some thousand operations takes seconds to compile."""
-
 
 @dataclass(frozen=True)
 class Along:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...core.bodies import MAX_UNROLLED_NODES, MAX_UNROLLED_STEPS
 from ...support.errors import NotSupportedError, OperationError, ValidationError
 from ..model.checks import title_of
 from ..model.protobuf import AttributeProto, GraphProto, NodeProto, TensorProto, attribute_value, node as make_node
@@ -22,19 +23,13 @@ if TYPE_CHECKING:
     from .trace import TracedNode, Tracer
 
 UNROLLED = 2
-"""Most iterations of a loop that is unrolled on the host although its body could be repeated. Unrolled, bodies of 3 and 8
-operations on 16 elements take 0.85 to 1 of the time with 2 iterations and 1 to 1.3 of it with 16; building takes 5 times as
-long (ONNX Runtime, two processors)."""
+"""The largest number of iterations of a loop that is unrolled on the host although its body could be repeated. Unrolled,
+bodies of 3 and 8 operations on 16 elements take 0.85 to 1 of the time with 2 iterations and 1 to 1.3 of it with 16; building
+takes 5 times as long (ONNX Runtime, two processors)."""
 
 UNROLLED_ON_DEVICES = 16
 """The same where each iteration is submitted to a device: unrolled, such bodies take 0.2 to 1 of the time on a software
 adapter."""
-
-MAX_ITERATIONS = 256
-"""The largest number of iterations of a loop to unroll."""
-
-MAX_NODES = 20000
-"""The largest number of nodes that an unrolled loop may have."""
 
 _ENDLESS = 2**31
 """Exporters write this many iterations, or more, if only the condition ends a loop."""
@@ -115,7 +110,7 @@ def convert_scan(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
 
 
 def most_unrolled(tracer: Tracer) -> int:
-    """Most iterations of a loop that is unrolled although its body could be repeated."""
+    """The largest number of iterations of a loop that is unrolled although its body could be repeated."""
     return UNROLLED if tracer.context.backend.space.is_host else UNROLLED_ON_DEVICES
 
 
@@ -146,8 +141,8 @@ def unroll_loop(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     limit = _constant_of(tracer, trips, "its number of iterations", TensorProto.INT64)
     limit = None if limit is not None and limit >= _ENDLESS else limit
     go_on = _condition(tracer, condition)
-    if limit is not None and limit > MAX_ITERATIONS:
-        raise Unsupported(f"it has {limit} iterations, and at most {MAX_ITERATIONS} are unrolled")
+    if limit is not None and limit > MAX_UNROLLED_STEPS:
+        raise Unsupported(f"it has {limit} iterations, and at most {MAX_UNROLLED_STEPS} are unrolled")
     loop = _Unrolled(tracer, body, 1, len(state), tracer.fresh(node))
     while go_on != 0 and (limit is None or loop.count < limit):
         number = tracer.add_constant(f"{loop.prefix}number", np.array(loop.count, np.int64))
@@ -191,7 +186,9 @@ def unroll_scan(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     lengths = {shape[axis] for axis, shape in zip(axes, shapes, strict=True)}
     unsupported_if(len(lengths) != 1, f"it scans axes of {sorted(lengths)} elements")
     (length,) = lengths
-    unsupported_if(length > MAX_ITERATIONS, f"it has {length} iterations, and at most {MAX_ITERATIONS} are unrolled")
+    unsupported_if(
+        length > MAX_UNROLLED_STEPS, f"it has {length} iterations, and at most {MAX_UNROLLED_STEPS} are unrolled"
+    )
     backward = attributes.get("scan_input_directions") or [0] * len(scanned)
     loop = _Unrolled(tracer, body, 0, count, tracer.fresh(node))
     for iteration in range(length):
@@ -241,14 +238,14 @@ class _Unrolled:
 
     def iterate(self, inputs: Sequence[str]) -> list[str]:
         """Trace the next iteration; return the names of the outputs that are not gathered."""
-        if self.count == MAX_ITERATIONS:
-            raise Unsupported(f"it has more than {MAX_ITERATIONS} iterations, and no more are unrolled")
+        if self.count == MAX_UNROLLED_STEPS:
+            raise Unsupported(f"it has more than {MAX_UNROLLED_STEPS} iterations, and no more are unrolled")
         if len(self._body.input) != len(inputs):
             raise Unsupported(f"its body takes {len(self._body.input)} values, and gets {len(inputs)}")
         names = {value.name: name for value, name in zip(self._body.input, inputs, strict=True)}
         outputs = [f"{self.prefix}{k}:{value.name}" for k, value in enumerate(self._body.output)]
         self._steps += inline(self._tracer, self._body, names, outputs, self.prefix, whole=True)
-        unsupported_if(len(self._steps) > MAX_NODES, f"it would become more than {MAX_NODES} nodes")
+        unsupported_if(len(self._steps) > MAX_UNROLLED_NODES, f"it would become more than {MAX_UNROLLED_NODES} nodes")
         for gathered, name in zip(self.gathered, outputs[self._kept :], strict=True):
             gathered.append(name)
         self.count += 1

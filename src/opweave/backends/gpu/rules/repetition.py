@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from ....core.bodies import MAX_UNROLLED_STEPS
 from ....core.dtypes import DataType
 from ....core.graph import Desc, Node, iter_operands, map_operands
 from ....core.operation import Op
@@ -21,7 +22,7 @@ from ....expr.array import Traced
 from ....expr.gpu import Features, Local, Workgroups
 from ....expr.gpu.statements import Fill, Write
 from ....expr.ir import Cast, Const, Expr, Index, Input, Load, Output, Reduce, Stored, walk
-from ....expr.recurrence import MAX_UNROLLED_STEPS, Recurrence
+from ....expr.recurrence import Recurrence
 from ....expr.recurrent_step import divide_step, rows_of
 from ....expr.reductions import COMBINE, split
 from ....expr.tracing import of_input
