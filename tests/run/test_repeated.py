@@ -313,3 +313,34 @@ def test_javascript_unrolls_short_loops(tmp_path: Path) -> None:
         else:
             with pytest.raises(ow.NotSupportedError, match="it has 300 iterations of 2 operations"):
                 ow.js.save(graph, tmp_path / "net.js")
+
+
+@pytest.mark.parametrize("backward", [(0, 0), (1, 0), (0, 1), (1, 1)])
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_unrolled_loop_equals_python(length: int, backward: tuple[int, int]) -> None:
+    context = ow.ml.create_context(device="reference", drafts=True)
+    b = ow.MLGraphBuilder(context)
+
+    def step(b: Any, position: Any, s: Any, x: Any, w: Any) -> Any:
+        return [s * w + x, x - b.cast(position, "float32")]
+
+    arrays = {
+        name: RNG.normal(size=shape).astype("float32") for name, shape in (("s", 3), ("x", (length, 3)), ("w", 3))
+    }
+    s, x, w = (b.input(name, "float32", array.shape) for name, array in arrays.items())
+    repeated_body = body(step, Desc("int64", ()), ROW, ROW, ROW)
+    assert loop.decomposition is not None
+    last, stacked = loop.decomposition(
+        b, [s], [x], [w], None, None, body=repeated_body, length=length, takes_position=True, gives_condition=False,
+        backward=[backward[0]], stacked_backward=[backward[1]],
+    )  # fmt: skip
+    graph = b.build({"last": b.identity(last), "stacked": b.identity(stacked)})
+    assert not any(node.op is loop for node in recorded_graph(graph).nodes)
+    ours = context.compute(graph, {name: arrays[name] for name in graph.inputs})
+    state, elements = arrays["s"], [np.empty((0, 3), "float32")]
+    for number, row in enumerate(arrays["x"][::-1] if backward[0] else arrays["x"]):
+        state = state * arrays["w"] + row
+        elements.append((row - number)[None])
+    rows = np.concatenate(elements)
+    np.testing.assert_allclose(ours["last"], state, rtol=1e-6)
+    np.testing.assert_allclose(ours["stacked"], rows[::-1] if backward[1] else rows, rtol=1e-6)

@@ -11,14 +11,14 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..core.bodies import MAX_UNROLLED_NODES, MAX_UNROLLED_STEPS, Body
 from ..core.conversion import Unconverted as Unconverted
-from ..core.dtypes import ANY, numpy_type
+from ..core.dtypes import ANY
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..core.sizes import Size, UnknownSizeError, may_equal_shape
+from ..custom.recurrence import unroll_steps
+from ..expr.recurrence import Along
 from ..ops.constants import constant
 from ..support.errors import NotSupportedError, require
 from .declare import declare
@@ -165,30 +165,22 @@ def _(
     if length > MAX_UNROLLED_STEPS or nodes > MAX_UNROLLED_NODES:
         limit = f"at most {MAX_UNROLLED_STEPS} iterations and {MAX_UNROLLED_NODES} operations are unrolled"
         raise NotSupportedError(f"loop: it has {length} iterations of {len(body.graph.nodes)} operations, and {limit}")
-    number = stacked_number(body, states, False)
-    elements: list[list[Operand]] = [[] for _ in range(number)]
-    for iteration in range(length):
-        position = [constant(b, iteration, "int64")] if takes_position else []
-        slices = []
-        for operand, is_backward in zip(scanned, directions_of(backward, len(scanned)), strict=True):
-            place = length - 1 - iteration if is_backward else iteration
-            starts, sizes = [place] + [0] * (operand.rank - 1), [1, *operand.shape[1:]]
-            slices.append(b.reshape(b.slice(operand, starts, sizes), operand.shape[1:]))
-        results = body.call(b, [*position, *states, *slices, *captured])
-        states = results[: len(states)]
-        for items, result in zip(elements, results[len(states) :], strict=True):
-            items.append(b.reshape(result, [1, *result.shape]))
-    stacked = []
-    for k, is_backward in enumerate(directions_of(stacked_backward, number)):
-        items = elements[k][::-1] if is_backward else elements[k]
-        desc = body.outputs[len(states) + k]
-        empty = Desc(desc.data_type, (0, *desc.shape))
-        stacked.append(b.concat(items, 0) if items else _empty(b, empty))
-    return (*states, *stacked)
+    backwards = directions_of(backward, len(scanned))
+    stacked = body.outputs[len(states) :]
+    stacked_backwards = directions_of(stacked_backward, len(stacked))
 
+    def step(number: int, values: Sequence[Operand]) -> Sequence[Operand]:
+        position = [constant(b, number, "int64")] if takes_position else []
+        return body.call(b, [*position, *values, *captured])
 
-def _empty(b: Operations, desc: Desc) -> Operand:
-    return constant(b, np.empty(desc.shape, numpy_type(desc.data_type)), desc.data_type)
+    return unroll_steps(
+        b,
+        length,
+        states,
+        [(operand, Along(0, is_backward)) for operand, is_backward in zip(scanned, backwards, strict=True)],
+        [(desc, Along(0, is_backward)) for desc, is_backward in zip(stacked, stacked_backwards, strict=True)],
+        step,
+    )
 
 
 @declare(condition=Limits(("uint8",), ranks=(0, 1)), captured=Limits(ANY))

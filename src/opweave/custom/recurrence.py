@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal as Literal, overload
 import numpy as np
 
 from ..core.bodies import MAX_UNROLLED_STEPS
+from ..core.dtypes import numpy_type
 from ..core.graph import Builder, Desc, Operand, iter_operands, map_operands, title
 from ..expr.recurrence import Along, Recurrence
 from ..kernels.expression import descs_of, program_of
@@ -216,33 +217,57 @@ def unroll(
     Raises:
         NotSupportedError: there are more than `MAX_UNROLLED_STEPS` steps.
     """
-    descs = [operand.desc for operand in operands]
-    length, count = int(recurrence.length_for(descs)), recurrence.states
+    length, count = int(recurrence.length_for([operand.desc for operand in operands])), recurrence.states
     if length > MAX_UNROLLED_STEPS:
         raise NotSupportedError(
             f"{recurrence.name}: it has {length} steps, and at most {MAX_UNROLLED_STEPS} can be written out as operations"
         )
-    states = list(operands[:count])
-    collected: list[list[Operand]] = [[] for _ in recurrence.outputs]
+    inputs = list(zip(operands[count:], recurrence.inputs, strict=True))
+    descs = [output.desc for output in recurrence.step.outputs[count:]]
+    outputs = list(zip(descs, recurrence.outputs, strict=True))
+    return unroll_steps(b, length, operands[:count], inputs, outputs, lambda _, values: step(values))
+
+
+def unroll_steps(
+    b: Operations,
+    length: int,
+    states: Sequence[Operand],
+    inputs: Sequence[tuple[Operand, Along | None]],
+    outputs: Sequence[tuple[Desc, Along]],
+    step: Callable[[int, Sequence[Operand]], Sequence[Operand]],
+) -> tuple[Operand, ...]:
+    """Add the operations of all steps of a loop to a builder; return the final states, and the sequences of its outputs.
+
+    Args:
+        b: the builder.
+        length: the number of steps.
+        states: the first states.
+        inputs: sequences with their axis of time, and arrays, with None, that all steps read whole.
+        outputs: the descriptor of a slice of each output, and the axis of time of the sequence that collects the slices.
+        step: takes the number of a step, and its states and inputs; returns the new states, then the outputs.
+    """
+    count = len(states)
+    collected: list[list[Operand]] = [[] for _ in outputs]
     for number in range(length):
         slices = []
-        for along, operand in zip(recurrence.inputs, operands[count:], strict=True):
+        for operand, along in inputs:
             if along is None:
                 slices.append(operand)
                 continue
             starts, sizes = [0] * operand.rank, list(operand.shape)
             starts[along.axis], sizes[along.axis] = along.position(number, length), 1
             slices.append(b.reshape(b.slice(operand, starts, sizes), along.slice_of(operand.desc).shape))
-        results = step([*states, *slices])
-        states = list(results[:count])
-        for along, parts, result in zip(recurrence.outputs, collected, results[count:], strict=True):
+        results = step(number, [*states, *slices])
+        states = results[:count]
+        for (_, along), parts, result in zip(outputs, collected, results[count:], strict=True):
             parts.append(b.reshape(result, along.desc_of(result.desc, 1).shape))
     sequences = []
-    for along, parts, desc in zip(recurrence.outputs, collected, recurrence.results_for(descs)[count:], strict=True):
+    for (desc, along), parts in zip(outputs, collected, strict=True):
         if along.backward:
             parts.reverse()
         if not parts:
-            sequences.append(constant(b, np.empty(desc.shape, desc.data_type), desc.data_type))
+            empty = np.empty(along.desc_of(desc, 0).shape, numpy_type(desc.data_type))
+            sequences.append(constant(b, empty, desc.data_type))
         else:
             sequences.append(parts[0] if len(parts) == 1 else b.concat(parts, along.axis))
     return (*states, *sequences)
