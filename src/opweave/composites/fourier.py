@@ -23,6 +23,7 @@ from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..core.sizes import Size
 from ..ops.constants import constant
+from ..ops.movement import move_axis
 from ..ops.reduction import narrow, widen
 from ..support.errors import require
 from .declare import declare
@@ -107,7 +108,7 @@ def _(b: Operations, input: Operand, length: int | None, axis: int, inverse: boo
     halved = inverse and onesided
     count = int(_length_of(input.shape[axis], length, halved))
     parts = int(input.shape[-1])
-    x = _move_axis(b, widen(b, input), axis, input.rank - 2)
+    x = move_axis(b, widen(b, input), axis, input.rank - 2)
     others = x.shape[:-2]
     rows = prod(others)
     x = b.reshape(x, [rows, x.shape[-2], parts])
@@ -117,16 +118,7 @@ def _(b: Operations, input: Operand, length: int | None, axis: int, inverse: boo
     else:
         result = _transform(b, x, count, inverse, count // 2 + 1 if onesided else count)
     result = b.reshape(result, [*others, *result.shape[1:]])
-    return narrow(b, _move_axis(b, result, input.rank - 2, axis), input)
-
-
-def _move_axis(b: Operations, x: Operand, source: int, target: int) -> Operand:
-    """Move an axis to another place."""
-    if source == target:
-        return x
-    order = [axis for axis in range(x.rank) if axis != source]
-    order.insert(target, source)
-    return b.transpose(x, permutation=order)
+    return narrow(b, move_axis(b, result, input.rank - 2, axis), input)
 
 
 def _fit_length(b: Operations, x: Operand, count: int) -> Operand:

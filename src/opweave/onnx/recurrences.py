@@ -13,6 +13,7 @@ from ..core.graph import Node, Operand, iter_operands
 from ..expr.decompose import decompose, refusal
 from ..expr.recurrence import Recurrence
 from ..kernels.recurrence import recurrence_of
+from ..ops.movement import move_axis
 from ..ops.recorder import Recorder
 
 
@@ -46,7 +47,7 @@ def _repeat(recurrence: Recurrence, names: Sequence[str], b: Any, /, **arguments
     results = loop(
         b,
         states,
-        [_with_axis_moved(b, operand, along.axis, 0) for along, operand in sequences],
+        [move_axis(b, operand, along.axis, 0) for along, operand in sequences],
         whole,
         body=make_body(Recorder(), descs, step),
         length=recurrence.length_for([operand.desc for operand in operands]),
@@ -54,13 +55,4 @@ def _repeat(recurrence: Recurrence, names: Sequence[str], b: Any, /, **arguments
         stacked_backward=[int(along.backward) for along in recurrence.outputs],
     )
     stacked = zip(recurrence.outputs, results[count:], strict=True)
-    return (*results[:count], *(_with_axis_moved(b, result, 0, along.axis) for along, result in stacked))
-
-
-def _with_axis_moved(b: Any, operand: Operand, source: int, target: int) -> Operand:
-    if source == target:
-        return operand
-    axes = [axis for axis in range(operand.rank) if axis != source]
-    axes.insert(target, source)
-    moved: Operand = b.transpose(operand, permutation=axes)
-    return moved
+    return (*results[:count], *(move_axis(b, result, 0, along.axis) for along, result in stacked))

@@ -411,3 +411,12 @@ def _(b: Operations, input: Operand, upper: bool, diagonal: int) -> Operand:
     border = constant(b, [[row + diagonal] for row in range(rows)], "int64")
     kept = b.greater_or_equal(column, border) if upper else b.lesser_or_equal(column, border)
     return b.where(kept, input, constant(b, 0, input.data_type))
+
+
+def move_axis(b: Operations, x: Operand, source: int, target: int) -> Operand:
+    """Move an axis to another place; the others keep their order."""
+    if source == target:
+        return x
+    order = [axis for axis in range(x.rank) if axis != source]
+    order.insert(target, source)
+    return b.transpose(x, permutation=order)

@@ -18,6 +18,7 @@ from ...core.bodies import add_input, body_of
 from ...core.graph import Desc, Operand
 from ...core.sizes import is_same_shape, is_same_size
 from ...ops.elementwise import identity
+from ...ops.movement import move_axis
 from ..model.booleans import bool_as_uint8
 from ..model.protobuf import GraphProto, NodeProto, TensorProto, node as make_node
 from ..model.registry import DATA_TYPES, Unsupported, normalize_axis, unsupported_if
@@ -158,7 +159,7 @@ def repeat_scan(tracer: Tracer, node: NodeProto, body: GraphProto, attributes: M
     first, scanned = operands[:count], operands[count:]
     axes = attributes.get("scan_input_axes") or [0] * len(scanned)
     axes = [normalize_axis(axis, operand.rank) for axis, operand in zip(axes, scanned, strict=True)]
-    scanned = [_moved(tracer, operand, axis, 0) for operand, axis in zip(scanned, axes, strict=True)]
+    scanned = [move_axis(tracer.builder, operand, axis, 0) for operand, axis in zip(scanned, axes, strict=True)]
     length = scanned[0].shape[0]
     lengths = [operand.shape[0] for operand in scanned]
     is_one = all(is_same_size(other, length) for other in lengths)
@@ -263,21 +264,11 @@ def _finish(
     for number, operand in enumerate(stacked):
         axis = 0 if not axes else normalize_axis(axes[number], operand.rank)
         element_type = traced.outputs[lead + len(first) + number].element_type
-        values.append(Tensor(_moved(tracer, operand, 0, axis), element_type))
+        values.append(Tensor(move_axis(tracer.builder, operand, 0, axis), element_type))
     return {name: value for name, value in zip(node.output, values, strict=False) if name}
 
 
 _EARLY = "it stacks outputs, whose number depends on data"
-
-
-def _moved(tracer: Tracer, operand: Operand, source: int, target: int) -> Operand:
-    """The operand with one axis moved."""
-    if source == target:
-        return operand
-    order = [axis for axis in range(operand.rank) if axis != source]
-    order.insert(target, source)
-    moved: Operand = tracer.builder.transpose(operand, permutation=order)
-    return moved
 
 
 def choose_branch(tracer: Tracer, node: NodeProto, graphs: Sequence[GraphProto]) -> dict[str, Value]:
