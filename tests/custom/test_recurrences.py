@@ -129,8 +129,28 @@ def test_state_in_place() -> None:
     compile_recurrence(recurrence).bind([state, operands[1]], [state, levels])()
     assert_close([state, levels], expected)
     x = operands[1].copy()  # a sequence may be, too
-    compile_recurrence(recurrence).bind([operands[0], x], [np.empty(4, "float32"), x])()
+    run = compile_recurrence(recurrence).bind([operands[0], x], [np.empty(4, "float32"), x])
+    ow.memory.copies.reset()
+    run()
+    assert ow.memory.copies.by_reason[ow.memory.OVER_INPUT].count == 2
     assert_close([x], expected[1:])
+
+
+@compiled
+@pytest.mark.parametrize("axis", [0, 1])
+def test_copies_are_counted(axis: int) -> None:
+    """Sequences whose axis of time is in front are read and written in place."""
+    descs = {"level": ow.Desc("float32", (4,)), "x": ow.Desc("float32", (9, 4) if axis == 0 else (4, 9))}
+    recurrence = smooth.recurrence(descs, {"share": 0.5, "axis": axis, "direction": "forward"})  # type: ignore[misc]
+    arrays = [normal(*desc.shape) for desc in descs.values()]
+    outputs = [np.empty_like(array) for array in arrays]
+    run = compile_recurrence(recurrence).bind(arrays, outputs)
+    ow.memory.copies.reset()
+    run()
+    sequences = {} if axis == 0 else {"a sequence whose axis of time is not in front": 2}
+    counts = {reason: tally.count for reason, tally in ow.memory.copies.by_reason.items()}
+    assert counts == {"the first states of a recurrence, whose memory the steps overwrite": 1, **sequences}
+    assert_close(outputs, loop(numpy_smooth, 1, (), arrays, axis))
 
 
 def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from .. import memory
 from ..core.dtypes import FLOATS
 from ..core.graph import Desc
 from ..support.errors import OperationError, require
@@ -100,7 +101,7 @@ def through_copies(run: Callable[[], None], results: Sequence[Array], outputs: S
     def run_and_copy() -> None:
         run()
         for output, result in zip(outputs, results, strict=True):
-            np.copyto(output, result)
+            memory.copy(output, result, memory.OVER_INPUT)
 
     return run_and_copy
 

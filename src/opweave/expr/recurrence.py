@@ -159,8 +159,9 @@ def bind_recurrence(recurrence: Recurrence, precision: Precision = "float32") ->
         return precision if precision == "float64" and desc.data_type in FLOATS else desc.data_type
 
     def run(inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        states = [np.array(state, type_of(source.desc)) for state, source in zip(inputs, step.inputs, strict=False)]
-        states = states[:count]
+        # The evaluator writes states into new memory, as it does all its intermediates.
+        pairs = zip(inputs[:count], step.inputs[:count], strict=True)
+        states = [np.array(state, type_of(source.desc)) for state, source in pairs]
         sequences = list(zip(recurrence.inputs, inputs[count:], strict=True))
         length = next(array.shape[along.axis] for along, array in sequences if along is not None)
         results = [np.empty(output.desc.shape, type_of(output.desc)) for output in step.outputs]

@@ -45,10 +45,10 @@ class PreparedRecurrence:
         run = self.loop.bind(list(iter_operands(inputs)), outputs)
         name, title = self.recurrence.name, self.call.title
 
-        def run_step_by_step() -> None:
+        def run_all_steps() -> None:
             try:
                 run()
             except OperationError as error:
                 raise OperationError(f"{title}: {str(error).removeprefix(f'{name}: ')}") from error
 
-        return run_step_by_step
+        return run_all_steps

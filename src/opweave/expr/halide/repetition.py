@@ -15,6 +15,7 @@ from functools import cache, partial
 
 import numpy as np
 
+from ... import memory
 from ...support.disk_cache import load_or_make
 from ...support.errors import OperationError
 from ..elements import Array
@@ -33,13 +34,17 @@ MIN_TASK_OPERATIONS = 1 << 17
 """Operations of all steps per thread: half of what Halide gives a task. An estimate."""
 
 MAX_JOINED = 8
-"""Most steps to join: calling a step takes about 60 ns, as long as 100 vectors of a filter take."""
+"""The largest number of steps to join: calling a step takes about 60 ns, as long as 100 vectors of a filter take."""
 
 MAX_JOINED_WORK = 400
-"""Most compile work of joined steps, in units of `limits.work`."""
+"""The largest work of compiling joined steps, in units of `limits.work`."""
 
 MIN_ROW_OPERATIONS = 2048
 """Operations of a step per thread, below which the call of a step takes longer than the step. An estimate."""
+
+TIME_NOT_FIRST = "a sequence whose axis of time is not in front"
+FIRST_STATES = "the first states of a recurrence, whose memory the steps overwrite"
+"""Reasons for copies at each run."""
 
 
 class HalideLoop:
@@ -186,9 +191,8 @@ class _LoopBinding:
         # The two memories of each state: the last step writes the final one.
         self.spare = [np.empty_like(state) for state in self.final]
         # Per thread: segments of joined steps and of single ones.
-        steps = loop.steps
-        self.blocks = self.length // steps if loop.joined is not None else 0
-        self.singles = self.length - self.blocks * steps
+        self.blocks = self.length // loop.steps if loop.joined is not None else 0
+        self.singles = self.length - self.blocks * loop.steps
         self.swaps = self.blocks + self.singles
         self.calls: list[KernelCalls] = []
         self.tables: list[Array] = []
@@ -211,7 +215,7 @@ class _LoopBinding:
             segments.append(self._segment([number], start, rows, 0, self.blocks, loop.steps))
         if self.singles:
             first = self.blocks * loop.steps
-            segments.append(self._segment(list(range(number)), start, rows, first, self.singles, 1))
+            segments.append(self._segment(range(number), start, rows, first, self.singles, 1))
         return int(self._table([len(segments), *segments]).ctypes.data)
 
     def _operands(self, count: int, joined: int) -> list[tuple[str, int, int]]:
@@ -288,25 +292,28 @@ class _LoopBinding:
         return int(self._table([*head, *calls, *adds, *toggles]).ctypes.data)
 
     def run(self) -> None:
+        """Run all steps."""
         for sequence in self.sequences:
             if sequence is not None and sequence.source is not None:
-                np.copyto(sequence.array, np.moveaxis(sequence.source, sequence.along.axis, 0))
+                moved = np.moveaxis(sequence.source, sequence.along.axis, 0)
+                memory.copy(sequence.array, moved, TIME_NOT_FIRST)
         for initial, final, spare in zip(self.initial, self.final, self.spare, strict=True):
             target = spare if self.swaps % 2 else final
             if _address(target) != _address(initial):
-                np.copyto(target, initial)
+                memory.copy(target, initial, FIRST_STATES)
         if self.length and self.entry(self.address):
             raise OperationError(f"{self.loop.recurrence.name}: {runtime.last_error()}")
         for result in self.results:
             if result.source is not None:
-                np.copyto(np.moveaxis(result.source, result.along.axis, 0), result.array)
+                moved = np.moveaxis(result.source, result.along.axis, 0)
+                memory.copy(moved, result.array, TIME_NOT_FIRST)
 
 
 def _in_steps(array: Array, along: Along) -> _SlicedSequence:
-    """A sequence with the axis of time in front: a view if it is contiguous, else other memory."""
+    """A sequence with the axis of time in front: a view if its slices are contiguous, else other memory."""
     if math.prod(array.shape[: along.axis]) == 1:
         shape = (array.shape[along.axis], *array.shape[: along.axis], *array.shape[along.axis + 1 :])
-        return _SlicedSequence(np.ascontiguousarray(array).reshape(shape), along, None)
+        return _SlicedSequence(array.reshape(shape), along, None)
     moved = np.moveaxis(array, along.axis, 0)
     return _SlicedSequence(np.empty(moved.shape, array.dtype), along, array)
 
