@@ -135,7 +135,7 @@ def rows(pairs: int) -> list[Row]:
         "c": normal(TOKENS, SIZE),
         "a": -abs(normal(CHANNELS, SIZE)),
     }
-    found = []
+    measured = []
     for what, op, feed, model, budget in (
         (f"filter, {STEPS} steps of [{ROWS}, {COLUMNS}]", smooth, level, _filter_model(level), "recurrence"),
         (
@@ -147,8 +147,8 @@ def rows(pairs: int) -> list[Row]:
         ),
     ):
         times = alternate(_ways(op, feed, model), pairs=pairs)
-        found.append(Row.of(what, "ms", times["ours"], times["theirs"], "ONNX Runtime, Scan", budget))
-    return found
+        measured.append(Row.of(what, "ms", times["ours"], times["theirs"], "ONNX Runtime, Scan", budget))
+    return measured
 
 
 def main(pairs: Annotated[int, typer.Option(min=1, help="How often each pair is measured.")] = 15) -> None:

@@ -39,8 +39,8 @@ def scan(h: Any, x: Any, dt: Any, a: Any, b: Any, c: Any) -> Any:
 @ow.recurrence
 def delta(s: Any, q: Any, k: Any, v: Any, beta: Any) -> Any:
     heads, rows, size = s.shape
-    found = ow.expr.compute((heads, rows), lambda h, i: ow.expr.sum_over(size, lambda j: s[h, i, j] * k[h, j]))
-    new = ow.expr.compute(s.shape, lambda h, i, j: s[h, i, j] + beta[h] * (v[h, i] - found[h, i]) * k[h, j])
+    stored = ow.expr.compute((heads, rows), lambda h, i: ow.expr.sum_over(size, lambda j: s[h, i, j] * k[h, j]))
+    new = ow.expr.compute(s.shape, lambda h, i, j: s[h, i, j] + beta[h] * (v[h, i] - stored[h, i]) * k[h, j])
     return new, ow.expr.compute((heads, rows), lambda h, i: ow.expr.sum_over(size, lambda j: new[h, i, j] * q[h, j]))
 
 

@@ -1,4 +1,4 @@
-"""Compile operations with bodies: each body is a program of its own, which `run.repeated` repeats or chooses."""
+"""Compile operations with bodies: each body becomes a program, which `run.repeated` repeats or chooses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def with_recurrences(graph: Graph, origin: Mapping[Node, Node], backend: Backend
     """
     replaced: dict[Node, tuple[Recurrence, list[Operand]]] = {}
     for node in graph.nodes:
-        match = recurrence_of(node, rounds=backend.precision == "ieee") if node.op is loop else None
+        match = recurrence_of_loop(node, rounds=backend.precision == "ieee") if node.op is loop else None
         if match is not None and _runs_as_one_kernel(node, *match, backend):
             replaced[node] = match
     if not replaced:
@@ -61,7 +61,7 @@ def with_recurrences(graph: Graph, origin: Mapping[Node, Node], backend: Backend
 
 def _runs_as_one_kernel(node: Node, recurrence: Recurrence, operands: Sequence[Operand], backend: Backend) -> bool:
     """Whether the device has one kernel for all steps of a loop, and the loop has work for it."""
-    elements = sum(output.desc.element_count for output in body_outputs(node))
+    elements = sum(desc.element_count for desc in node.attributes["body"].outputs)
     if estimate(node.attributes["length"]) * estimate(elements) < MIN_ELEMENTS:
         return False
     if backend.space.is_host:
@@ -79,12 +79,7 @@ def _runs_as_one_kernel(node: Node, recurrence: Recurrence, operands: Sequence[O
     return backend.supports(result.node)
 
 
-def body_outputs(node: Node) -> list[Operand]:
-    """The outputs of the body of a loop."""
-    return list(node.attributes["body"].graph.outputs.values())
-
-
-def recurrence_of(node: Node, *, rounds: bool) -> tuple[Recurrence, list[Operand]] | None:
+def recurrence_of_loop(node: Node, *, rounds: bool) -> tuple[Recurrence, list[Operand]] | None:
     """The recurrence of a loop, and its operands; None if operations of the body have no formula, or its end is not known."""
     attributes = node.attributes
     graph, length = attributes["body"].graph, attributes["length"]
@@ -170,7 +165,7 @@ def with_legal_bodies(
 
 
 def _legal_body(body: Body, supports: Callable[[Node], bool], backend: str) -> Body:
-    """The body, decomposed; the body itself if something else than the engine runs a part of it."""
+    """The body, decomposed for an engine; the body itself if the engine cannot run all of its operations."""
     if all(map(supports, body.graph.nodes)):
         return body
     inner = with_legal_bodies(body.graph, {}, supports, backend)[0]
@@ -182,14 +177,14 @@ def _legal_body(body: Body, supports: Callable[[Node], bool], backend: str) -> B
 
 
 MIN_ELEMENTS = 2**16
-"""Fewest elements that the steps of a recurrence compute together to compile a kernel for them. An estimate: ONNX Runtime
-takes a tenth of a millisecond for fewer, and a kernel is compiled in seconds."""
+"""The smallest number of elements, of all steps together, for which a kernel of a recurrence is compiled. An estimate: ONNX
+Runtime takes a tenth of a millisecond for fewer elements, and compiling a kernel takes seconds."""
 
 MAX_STEPS = 8
-"""Most iterations of a program on a device: submitting it takes the time of a few kernels. An estimate."""
+"""The largest number of iterations of a program on a device: submitting it takes the time of a few kernels. An estimate."""
 
 MAX_STEP_NODES = 64
-"""Most operations of such a program."""
+"""The largest number of operations of such a program."""
 
 CompileGraph = Callable[[Graph], Program]
 

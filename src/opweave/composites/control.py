@@ -87,7 +87,7 @@ def loop(
     """
     require(isinstance(body, Body), f"body must be a Body, got {type(body).__name__}")
     ends_early = gives_condition or condition is not None or count is not None
-    require(length is None or count is None, "length and count are given together")
+    require(length is None or count is None, "length and count must not be given together")
     whole = isinstance(length, Size) or (isinstance(length, int) and length >= 0)
     require(length is None or whole, f"length must be an integer of at least 0, got {length!r}")
     require(length is not None or ends_early, "length, count or a condition must end the loop")
@@ -100,12 +100,14 @@ def loop(
     taken += [Desc(operand.data_type, operand.shape[1:]) for operand in scanned]
     taken += [operand.desc for operand in captured]
     _check_descs("the body takes", body.inputs, taken)
-    given = body.outputs
+    outputs = body.outputs
     lead = 1 if gives_condition else 0
-    require(len(given) >= lead + len(states), f"the body gives {len(given)} values, and there are {len(states)} states")
+    require(
+        len(outputs) >= lead + len(states), f"the body gives {len(outputs)} values, and there are {len(states)} states"
+    )
     kept = [FLAG] if gives_condition else []
-    _check_descs("the body gives", given[: lead + len(states)], [*kept, *(operand.desc for operand in states)])
-    elements = given[lead + len(states) :]
+    _check_descs("the body gives", outputs[: lead + len(states)], [*kept, *(operand.desc for operand in states)])
+    elements = outputs[lead + len(states) :]
     require(not (elements and ends_early), "stacked outputs need a loop whose number of iterations is known")
     require(len(elements) + len(states) > 0, "the body must give a state or an element")
     _check_directions("backward", backward, len(scanned))
@@ -193,7 +195,7 @@ def branch(
     other: Unconverted,
     label: str = "",
 ) -> tuple[Desc, ...]:
-    """Compute one of two bodies, as a value decides that is known only when the graph runs.
+    """Compute one of two bodies, chosen by a value that is known only when the graph runs.
 
     Args:
         condition: uint8 of one element.

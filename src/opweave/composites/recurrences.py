@@ -69,8 +69,8 @@ def _attend(
         kept = state
     if beta is not None:
         rate, is_shared = _wide(beta), beta.shape[1] == 1
-        known = compute(v.shape, lambda b, g, j: sum_over(size, lambda i: kept[b, g, i, j] * k[b, g, i]))
-        change = compute(v.shape, lambda b, g, j: rate[b, 0 if is_shared else g] * (v[b, g, j] - known[b, g, j]))
+        stored = compute(v.shape, lambda b, g, j: sum_over(size, lambda i: kept[b, g, i, j] * k[b, g, i]))
+        change = compute(v.shape, lambda b, g, j: rate[b, 0 if is_shared else g] * (v[b, g, j] - stored[b, g, j]))
     else:
         change = v
     new = compute(state.shape, lambda b, g, i, j: kept[b, g, i, j] + k[b, g, i] * change[b, g, j])

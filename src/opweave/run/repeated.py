@@ -37,7 +37,7 @@ COUNTER = Desc("int32", ())
 """The number of the iteration, as a state of a program on a device."""
 
 MAX_NAMES = 8
-"""Most operations of a body in its description."""
+"""The largest number of operations of a body in its description."""
 
 Where = Literal["first", "result", "scratch"]
 """The memory of states: the operands, the results, or memory of the runner."""
@@ -186,12 +186,11 @@ class LoopRunner(BodyRunner):
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
         """Describe the body, after the number of its iterations."""
         length = self.form.length
-        times = "repeated" if length is None else f"{length} times" if not isinstance(length, int) else _times(length)
+        if length is None:
+            times = "repeated"
+        else:
+            times = count_of(length, "time") if isinstance(length, int) else f"{length} times"
         return self.describe_programs([times])
-
-
-def _times(length: int) -> str:
-    return count_of(length, "time")
 
 
 class _BoundLoop:
@@ -213,7 +212,7 @@ class _BoundLoop:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Prepare what a kind of call needs."""
+        """Allocate memory and prepare bindings for the calls."""
 
     def _step(self, iteration: int, steps: int, source: Where, target: Where) -> None:
         """Run iterations."""

@@ -23,8 +23,8 @@ def run(context: ow.MLContext, op: Any, operands: list[Any], **attributes: Any) 
     """The results, and what runs them."""
     builder = ow.MLGraphBuilder(context)
     inputs = [builder.input(f"x{k}", o.dtype.name, list(o.shape)) for k, o in enumerate(operands)]
-    made = op(*inputs, **attributes)
-    results = made if isinstance(made, tuple) else (made,)
+    results = op(*inputs, **attributes)
+    results = results if isinstance(results, tuple) else (results,)
     graph = builder.build({f"y{k}": result for k, result in enumerate(results)})
     data = {f"x{k}": o for k, o in enumerate(operands)}
     return list(context.compute(graph, data).values()), str(graph.explain())

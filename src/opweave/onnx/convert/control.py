@@ -1,7 +1,7 @@
 """Control flow: If, Loop and Scan are inlined or unrolled while the model is traced, or become operations with bodies.
 
-An If whose condition is known becomes its branch. Loops of a few iterations (`most_unrolled`) are unrolled; others repeat a
-body (`repeated`), unless WebNN cannot express the body without the values of an iteration, such as a state that grows.
+An If whose condition is known becomes its branch. Loops of a few iterations (`limit_of_unrolling`) are unrolled; others repeat
+a body (`repeated`), unless WebNN cannot express the body without the values of an iteration, such as a state that grows.
 """
 
 from __future__ import annotations
@@ -61,11 +61,13 @@ def convert_loop(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     length, count = _constant_or_name(tracer, trips, "its number of iterations", TensorProto.INT64)
     if length is not None:
         length = None if length >= _ENDLESS else max(length, 0)
-    goes_on, first = _constant_or_name(tracer, condition, "its condition", TensorProto.BOOL)
-    if goes_on == 0:
+    continues, first = _constant_or_name(tracer, condition, "its condition", TensorProto.BOOL)
+    if continues == 0:
         length, count = 0, ""
     has_elements = len(body.output) > 1 + len(state)
-    is_short = length is not None and length <= most_unrolled(tracer) and not first and (length or not has_elements)
+    is_short = (
+        length is not None and length <= limit_of_unrolling(tracer) and not first and (length or not has_elements)
+    )
     if is_short or tracer.is_expanding:
         try:
             return unroll_loop(tracer, node)
@@ -98,7 +100,7 @@ def convert_scan(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     name = node.input[len(node.input) - attributes["num_scan_inputs"]]
     axis = normalize_axis((attributes.get("scan_input_axes") or [0])[0], len(tracer.shape(name)))
     length = tracer.shape(name)[axis]
-    if isinstance(length, int) and 0 < length <= most_unrolled(tracer):
+    if isinstance(length, int) and 0 < length <= limit_of_unrolling(tracer):
         with suppress(Unsupported):
             return unroll_scan(tracer, node)
     try:
@@ -109,7 +111,7 @@ def convert_scan(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     return [TracedNode(node, "webnn", None)]
 
 
-def most_unrolled(tracer: Tracer) -> int:
+def limit_of_unrolling(tracer: Tracer) -> int:
     """The largest number of iterations of a loop that is unrolled although its body could be repeated."""
     return UNROLLED if tracer.context.backend.space.is_host else UNROLLED_ON_DEVICES
 
@@ -140,15 +142,15 @@ def unroll_loop(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     trips, condition, *state = [*node.input, "", ""][: max(len(node.input), 2)]
     limit = _constant_of(tracer, trips, "its number of iterations", TensorProto.INT64)
     limit = None if limit is not None and limit >= _ENDLESS else limit
-    go_on = _condition(tracer, condition)
+    continues = _condition(tracer, condition)
     if limit is not None and limit > MAX_UNROLLED_STEPS:
         raise Unsupported(f"it has {limit} iterations, and at most {MAX_UNROLLED_STEPS} are unrolled")
     loop = _Unrolled(tracer, body, 1, len(state), tracer.fresh(node))
-    while go_on != 0 and (limit is None or loop.count < limit):
+    while continues != 0 and (limit is None or loop.count < limit):
         number = tracer.add_constant(f"{loop.prefix}number", np.array(loop.count, np.int64))
         true = tracer.add_constant(f"{loop.prefix}condition", np.array(True))
-        go_on_name, *state = loop.iterate([number, true, *state])
-        go_on = _condition(tracer, go_on_name)
+        condition, *state = loop.iterate([number, true, *state])
+        continues = _condition(tracer, condition)
     return loop.finish(state, node.output, [0] * len(loop.gathered))
 
 
@@ -176,7 +178,6 @@ def _passes_condition(body: GraphProto) -> bool:
 
 def unroll_scan(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
     """Unroll a Scan: one copy of the body for each slice of the scanned inputs."""
-    unsupported_if(tracer.opset < 9, "before operator set 9, it scans batches")
     attributes = {a.name: attribute_value(a) for a in node.attribute if a.type != AttributeProto.GRAPH}
     body, count = _graph(node, "body"), len(node.input) - attributes["num_scan_inputs"]
     state, scanned = list(node.input[:count]), list(node.input[count:])

@@ -1,7 +1,7 @@
 """Loops and branches whose bodies stay graphs: Loop and Scan become `loop`, and If `branch`.
 
-A body is traced once, in a builder of its own. What it reads from around it becomes operands that it captures; constants are
-constants of the body. A state keeps its data type and shape; other loops are unrolled by `control`.
+A body is traced once, in a new builder. It captures the operands that it reads from the graph around it; constants become
+constants of the body. States keep their data types and shapes; `control` unrolls other loops.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TracedBody:
     Attributes:
         inputs: its inputs.
         outputs: the operands and the ONNX element types of its outputs; a constant has no operand yet.
-        captured: the operands around it that it reads -> its inputs that stand for them.
+        captured: operands of the graph around the body -> the inputs of the body that stand for them.
     """
 
     builder: NamedBuilder
@@ -112,16 +112,14 @@ def _constant_flag(value: Value) -> bool | None:
 class _States:
     """The loop-carried values of a body, without those that never change, which the body captures.
 
-    `lead` is the number of outputs and inputs of the body before the states.
+    `lead` is the number of inputs, and of outputs, of the body before the states.
     """
 
-    def __init__(
-        self, traced: TracedBody, first: Sequence[Operand], types: Sequence[int], lead: int, taken: int
-    ) -> None:
+    def __init__(self, traced: TracedBody, first: Sequence[Operand], types: Sequence[int], lead: int) -> None:
         self.first, self.inputs, self.outputs, self.places = [], [], [], []
         self.constant: dict[int, Operand] = {}
         for number, operand in enumerate(first):
-            own, value = traced.inputs[taken + number], traced.outputs[lead + number]
+            own, value = traced.inputs[lead + number], traced.outputs[lead + number]
             result = traced.operand(lead + number)
             if _source_of(result) is own:
                 self.constant[number] = operand
@@ -169,7 +167,7 @@ def repeat_scan(tracer: Tracer, node: NodeProto, body: GraphProto, attributes: M
     prefix = tracer.fresh(node)
     traced = trace_body(tracer, body, prefix, list(zip(types, descs, strict=True)))
     return _finish(
-        tracer, node, traced, first, types[:count], scanned, 0, 0,
+        tracer, node, traced, first, types[:count], scanned, 0,
         length=length,
         backward=attributes.get("scan_input_directions") or (),
         stacked_backward=attributes.get("scan_output_directions") or (),
@@ -201,20 +199,20 @@ def repeat_loop(
     prefix = tracer.fresh(node)
     states = [(type, operand.desc) for type, operand in zip(types, first, strict=True)]
     traced = trace_body(tracer, body, prefix, [(TensorProto.INT64, POSITION), np.array(True), *states])
-    goes_on = _constant_flag(traced.outputs[0])
-    if goes_on is None and not asks:
+    continues = _constant_flag(traced.outputs[0])
+    if continues is None and not asks:
         others = [*traced.inputs[1:], *traced.captured.values()]
         if not any(traced.reads(own, [traced.operand(0)]) for own in others):
             raise EndsByPosition("its condition depends on the number of the iteration")
-    if goes_on is False and not count:
+    if continues is False and not count:
         length = 1 if length is None else min(length, 1)
     options: dict[str, Any] = {"length": length}
     if count:
         number = operand_of(tracer, count)
-        options["count"] = tracer.builder.clamp(number, max_value=1) if goes_on is False else number
+        options["count"] = tracer.builder.clamp(number, max_value=1) if continues is False else number
     if condition:
         options["condition"] = operand_of(tracer, condition)
-    return _finish(tracer, node, traced, first, types, [], 1, 1, gives_condition=goes_on is None, **options)
+    return _finish(tracer, node, traced, first, types, [], 1, gives_condition=continues is None, **options)
 
 
 def _finish(
@@ -224,14 +222,13 @@ def _finish(
     first: Sequence[Operand],
     types: Sequence[int],
     scanned: Sequence[Operand],
-    taken: int,
     lead: int,
     *,
     gives_condition: bool = False,
     axes: Sequence[int] | None = None,
     **options: Any,
 ) -> dict[str, Value]:
-    states = _States(traced, first, types, lead, taken)
+    states = _States(traced, first, types, lead)
     elements = [traced.operand(number) for number in range(lead + len(first), len(traced.outputs))]
     flag = []
     if gives_condition:
@@ -244,8 +241,8 @@ def _finish(
         pairs = zip(node.output, first, types, strict=False)
         return {name: Tensor(operand, type) for name, operand, type in pairs if name}
     captured = {o: own for o, own in traced.captured.items() if traced.reads(own, outputs)}
-    position = [own for own in traced.inputs[:taken] if traced.reads(own, outputs)]
-    slices = traced.inputs[taken + len(first) :]
+    position = [own for own in traced.inputs[:lead] if traced.reads(own, outputs)]
+    slices = traced.inputs[lead + len(first) :]
     body = body_of(traced.builder, [*position, *states.inputs, *slices, *captured.values()], outputs)
     results = loop(
         tracer.builder,

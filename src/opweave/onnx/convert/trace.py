@@ -213,7 +213,7 @@ class Tracer:
 
     @contextmanager
     def inside(self, graph: GraphProto, prefix: str) -> Iterator[BodyScope]:
-        """Trace nodes of a sub-graph in a builder of its own: values around it become inputs of that builder."""
+        """Trace nodes of a sub-graph in a new builder; values around the sub-graph become inputs of the builder."""
         outer = self.builder, self.trace.values, self.bounded
         builder = NamedBuilder(self.context)
         scope = BodyScope(builder, {})

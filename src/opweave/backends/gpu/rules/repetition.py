@@ -39,13 +39,13 @@ STATES: dict[DataType, DataType] = {
 """Data types of states -> those in which a workgroup keeps them."""
 
 MAX_ELEMENTS = 4096
-"""Largest part of a state that one row needs, in elements: 16 KiB, the workgroup memory that every device has."""
+"""The largest part of a state that one row needs, in elements: 16 KiB, the workgroup memory that every device has."""
 
 MAX_PARTS = 8
-"""Most parts of a sum: every invocation that needs the sum adds the parts."""
+"""The largest number of parts of a sum: every invocation that needs the sum adds the parts."""
 
 MIN_WIDTH = 32
-"""Fewest invocations of a workgroup with element-wise steps: a warp of most GPUs."""
+"""The smallest number of invocations of a workgroup with element-wise steps: a warp of most GPUs."""
 
 
 @cache
@@ -407,7 +407,7 @@ class _RepeatedStep:
         return self._as_type(Load(total, free), node.type)
 
     def _keep(self, target: Local, axes: tuple[Index, ...], body: Expr) -> None:
-        """Compute a local array, with variables of its own."""
+        """Compute a local array, with new variables."""
         fresh: dict[Expr, Expr] = {axis: Index(axis.extent) for axis in axes}
         own = tuple(axis for axis in fresh.values() if isinstance(axis, Index))
         self._fill(target, own, self._as_type(ir.substitute(body, fresh), target.desc.data_type))

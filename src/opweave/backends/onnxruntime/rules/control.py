@@ -97,8 +97,8 @@ def _(
     results = part.compute(body, [*([position] if takes_position else []), *inner, *slices, *captured])
     flag = part.ctx.constant(True, "bool")
     if gives_condition:
-        given, _ = results.pop(0)
-        flag = part.ctx.cast(given, "bool")
+        continues, _ = results.pop(0)
+        flag = part.ctx.cast(continues, "bool")
     graph, captures = part.finish([(flag, Desc("bool", ())), *results])  # type: ignore[arg-type]
     trips = ctx.constant(ENDLESS if length is None else length) if count is None else ctx.reshape(count, ())
     first = None if condition is None else ctx.reshape(ctx.cast(condition, "bool"), ())
