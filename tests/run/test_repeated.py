@@ -14,6 +14,7 @@ from support.every_device import DEVICES, context_on
 import opweave as ow
 from opweave import memory
 from opweave.compile import bodies
+from opweave.composites import quick_gelu
 from opweave.composites.control import branch, loop
 from opweave.context.graph import recorded_graph
 from opweave.core.bodies import Body, make_body
@@ -258,6 +259,21 @@ def test_saved_graph_has_scan_and_loop() -> None:
         theirs = session.run(list(graph.outputs), {**feed, "c": np.array(flag, np.uint8)})
         for name, wanted in zip(graph.outputs, theirs, strict=True):
             np.testing.assert_allclose(ours[name], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_saved_body_declares_its_operator_sets() -> None:
+    """A body may have operators of ONNX Runtime where the graph around it has none."""
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    b = ow.MLGraphBuilder(context_on("cpu (onnxruntime)"))
+    s, x = b.input("s", "float32", [3]), b.input("x", "float32", [9, 3])
+    step = body(lambda b, s, x: [quick_gelu(b, s + x)], ROW, ROW)
+    graph = b.build({"last": loop(b, [s], [x], [], body=step, length=9)[0]})
+    model, _ = to_onnx(recorded_graph(graph), "onnxruntime")
+    saved = onnx.load_from_string(model.SerializeToString())
+    assert {node.domain for node in saved.graph.node} == {""}
+    assert "QuickGelu" in [node.op_type for node in saved.graph.node[0].attribute[0].g.node]
+    assert {entry.domain for entry in saved.opset_import} == {"", "com.microsoft"}
+    onnx.checker.check_model(saved)
 
 
 def test_body_is_pickled() -> None:

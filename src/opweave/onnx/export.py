@@ -21,6 +21,7 @@ from ..support.errors import NotSupportedError, ValidationError, require
 from ..support.names import short_repr
 from .files import MAX_EMBEDDED_BYTES, write_model
 from .model.protobuf import ModelProto, TensorProto
+from .model.scopes import all_nodes
 from .recurrences import decomposition_of
 
 Operators = Literal["onnx", "onnxruntime"]
@@ -103,9 +104,8 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
     try:
         # Recurrences become loops first, whose bodies are then decomposed, too.
         options: dict[str, Any] = {"has_results": True, "decomposition_of": decomposition_of}
-        looped = legalise(fold_empty(graph)[0], lambda node: bool(node.op.bodies) or supports(node), engine, **options)[
-            0
-        ]
+        folded, _ = fold_empty(graph)
+        looped, *_ = legalise(folded, lambda node: bool(node.op.bodies) or supports(node), engine, **options)
         full = with_legal_bodies(looped, {}, supports, engine)[0]
         values, _ = ort.emit(ctx, legalise(full, supports, engine, **options)[0])
     except ValidationError as error:
@@ -117,7 +117,7 @@ def to_onnx(graph: Graph, operators: Operators = "onnx") -> tuple[ModelProto, di
     model = ModelProto.FromString(ctx.finish(results)[0])
     model.producer_name, model.producer_version = "opweave", __version__
     _name_by_labels(model)
-    used = {node.domain for node in model.graph.node} | {""}
+    used = {node.domain for node in all_nodes(model.graph.node)} | {""}
     kept = [entry for entry in model.opset_import if entry.domain in used]
     del model.opset_import[:]
     model.opset_import.extend(kept)
