@@ -251,8 +251,13 @@ class _NarrowModel:
             name = f"{self._mark}/shape of {rank}, {sizes}"
             return emit("Reshape", x, self._constant(name, np.array([0] * (rank - 1) + list(sizes), np.int64)))
 
-        ends = self._constant(f"{self._mark}/ends of {rank}, {whole - size}", _ends(rank + 1, whole - size))
-        return reshape(emit("Pad", reshape(x, blocks, size), ends), blocks * whole)
+        def pad(x: str, rank: int, count: int) -> str:
+            ends = self._constant(f"{self._mark}/ends of {rank}, {count}", _ends(rank, count))
+            return emit("Pad", x, ends)
+
+        if missing := blocks * size - matrix.width:  # of the last block
+            x = pad(x, rank, missing)
+        return reshape(pad(reshape(x, blocks, size), rank + 1, whole - size), blocks * whole)
 
     # Tables -----------------------------------------------------------------------------------------------------------
 
