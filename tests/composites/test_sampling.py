@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from samples import Call
 from support.agreement import run_without_composites
-from support.composite_cases import CPU, REFERENCE, run
+from support.cases import CPU, REFERENCE
+from support.composite_cases import run
 from support.every_device import DEVICES, context_on
 from support.onnx_nodes import node_model
 from support.sampling_cases import COUNT, MAKERS, case
