@@ -23,7 +23,7 @@ from .side_products import SCALES
 from .transfer import read, write
 
 MAX_RANK = 2**16
-"""Most ranks of an adapter. Those of published adapters have up to 256."""
+"""The largest rank of an adapter. Published adapters have ranks up to 256."""
 
 
 class LoRA:
@@ -37,8 +37,8 @@ class LoRA:
         NotSupportedError: an adapter of another kind than LoRA, or of other weights than matrices of products.
 
     Attributes:
-        rank: largest rank of the matrices.
-        architecture: of the model that it belongs to.
+        rank: the largest rank of the matrices.
+        architecture: the architecture of the model that the adapter belongs to.
         matrices: for the name of each matrix, without ".weight", the factors a [rank, columns] and b [rows, rank], float32; b
             includes the scale of the file, alpha / rank.
     """
@@ -115,10 +115,10 @@ class AdapterSlots:
         context: the context of the decoder.
         model: the model.
         adapters: adapters by name; only the matrices that these change have side products.
-        rank: ranks of all adapters that are loaded at a time; default: as many as these adapters have.
+        rank: the sum of the ranks of all adapters that are loaded at a time. Default: the sum of the ranks of `adapters`.
 
     Raises:
-        ValidationError: the adapters have more ranks.
+        ValidationError: the sum of the ranks of `adapters` is larger.
         DataError: an adapter belongs to another model.
     """
 
@@ -222,7 +222,7 @@ class AdapterSlots:
 
 
 MAX_SCALE = 1e30
-"""Largest scale of an adapter: products with larger ones overflow."""
+"""The largest scale of an adapter: products with larger scales overflow."""
 
 
 def _check_scale(name: str, scale: Any) -> None:

@@ -41,10 +41,11 @@ class Decoder:
         cache: the data type of the keys and values, "float32" or "float16".
         adapters: adapters by name, each with a scale of 1. The graph has side products for the matrices that they change;
             further adapters of these matrices may be loaded later. None: no side products.
-        adapter_rank: ranks of all adapters that are loaded at a time. Default: as many as `adapters` have.
+        adapter_rank: the sum of the ranks of all adapters that are loaded at a time. Default: that of `adapters`.
 
     Raises:
-        ValidationError: the model was trained for less room, the cache has another data type, or the adapters need more ranks.
+        ValidationError: the model was trained for less room, the cache has another data type, or the sum of the ranks of
+            `adapters` is larger than `adapter_rank`.
         DataError: an adapter belongs to another model.
 
     Attributes:

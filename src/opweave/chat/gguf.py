@@ -1,7 +1,7 @@
 """GGUF files, mapped into memory: the metadata and the weights of a language model.
 
-The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. `FORMATS` has the supported types
-of weights.
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. `FORMATS` has the supported types of
+weights.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Blocks:
     Elements are `(numbers - 2 ** (all_bits - 1)) * scales`, or `numbers * scales + minima` if there are minima.
 
     Attributes:
-        bits: of the numbers in `packed`: 2, 4 or 8.
+        bits: the bits of the numbers in `packed`: 2, 4 or 8.
         packed: uint8 [rows, blocks, block size * bits / 8].
         scale: float32 [rows, blocks]; int8 or uint8 if there is a unit.
         minimum: like `scale`.
@@ -87,11 +87,9 @@ class Blocks:
     def numbers(self) -> Array:
         """The numbers, uint8 [rows, blocks, block size]."""
         numbers = unpack_codes(self.packed, self.size, self.bits)
-        return (
-            numbers
-            if self.upper is None
-            else numbers | unpack_codes(self.upper, self.size, self.upper_bits) << self.bits
-        )
+        if self.upper is None:
+            return numbers
+        return numbers | unpack_codes(self.upper, self.size, self.upper_bits) << self.bits
 
     @property
     def scales(self) -> Array:

@@ -44,7 +44,7 @@ def read_narrow(
     Args:
         graph: whose nodes are not chosen yet.
         sources: the node that each of its nodes comes from.
-        gains: of a candidate, whose constants have no elements yet.
+        gains: whether a candidate is faster; its constants have no elements yet.
         is_exact: whether each operation must round its result, so that weights of float16 are rounded after dequantisation.
         expands_filters: whether filters of convolutions are dequantised now.
 
@@ -296,7 +296,7 @@ class _NarrowReader:
             table = self._table(node.operands[0])
             strides = node.attributes["strides"]
             is_prefix = not any(node.attributes["starts"]) and (strides is None or all(step == 1 for step in strides))
-            # Padding of the last block.
+            # Such a slice cuts off the padding of the last block.
             return table.first(operand.shape) if table is not None and is_prefix and is_static(operand.shape) else None
         if node.op not in _MOVES:
             return None

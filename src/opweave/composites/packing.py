@@ -94,7 +94,7 @@ class QuantizedConstant:
     # Matrices ---------------------------------------------------------------------------------------------------------
 
     def rows(self, first: int, count: int) -> QuantizedConstant:
-        """Some adjacent rows; each has scales."""
+        """`count` adjacent rows of a constant with scales for each row."""
         place = slice(first, first + count)
         return QuantizedConstant(self.numbers[place], self.scale[place], self.zero_point[place])
 
@@ -145,7 +145,7 @@ def unpack_rows(
 
     Args:
         packed: uint8 [..., rows, bytes]; the leading axes become rows.
-        scale: of each block of each row, or of each row if `block_size` is 0.
+        scale: the scale of each block of each row, or of each row if `block_size` is 0.
         zero_point: packed along the blocks of a row, or along the rows if `block_size` is 0. Default: 2 ** (bits - 1).
         bits: 2 to 8; numbers of less than 4 bits become numbers of 4.
         block_size: the count of numbers of a row that share a scale, or 0.
@@ -175,7 +175,7 @@ def unpack_rows(
 
 
 def pad_last_block(numbers: np.ndarray, axis: int, size: int) -> np.ndarray:
-    """Numbers with zeros behind them, so that an axis has this size; the numbers themselves if it has.
+    """Append zeros along an axis, up to this size; return the numbers themselves if the axis has this size already.
 
     >>> pad_last_block(np.uint8([[1, 2, 3]]), 1, 4).tolist()
     [[1, 2, 3, 0]]

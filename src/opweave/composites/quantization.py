@@ -142,7 +142,7 @@ def matmul_n_bits(
         scale_unit: multiplied with the scales [columns, units], in the rows of `scale`; adjacent blocks share a unit, so
             `units` divides `blocks`. GGUF's Q4_K and its like have such units.
         minimum_unit: multiplied with the minima likewise.
-        bits: 2, 4 or 8: of the numbers in `weight`.
+        bits: the bits of the numbers in `weight`: 2, 4 or 8.
         block_size: the count of numbers of a column that share a scale; a multiple of 8 with `upper`.
         accuracy: "float32"; or the faster "int8", which allows the engine to quantise blocks of `input` to 8 bits, too.
         upper_bits: 1 or 2 with `upper`, and fewer than `bits`; otherwise 0.
@@ -207,7 +207,7 @@ def gather_n_bits(
         scale_unit: float32 or float16, multiplied with the scales of adjacent blocks [rows, units], as in `matmul_n_bits`.
         minimum_unit: float32 or float16, multiplied with the minima likewise.
         width: the count of numbers of a row.
-        bits: 2, 4 or 8: of the numbers in `weight`.
+        bits: the bits of the numbers in `weight`: 2, 4 or 8.
         block_size: the count of numbers of a row that share a scale; a multiple of 8 with `upper`.
         upper_bits: 1 or 2 with `upper`, and fewer than `bits`; otherwise 0.
 
@@ -269,7 +269,7 @@ def pack_blocks(
 
     Args:
         numbers: integers from 0 to 2 ** bits - 1 [columns, blocks, block_size].
-        scale: of each block [columns, blocks].
+        scale: the scale of each block [columns, blocks].
         minimum: the value of the number 0 in each block [columns, blocks]. Default: -scale * 2 ** (bits - 1).
         bits: 4 or 8.
 

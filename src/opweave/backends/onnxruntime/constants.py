@@ -17,7 +17,7 @@ QUOTIENTS = frozenset({"Div", "Mod"})
 """Operators that `quotients` guards for integers: models without them do without that module."""
 
 MIXTURE = "QMoE"
-"""The operator that `rewrites.complete_zero_points` is about."""
+"""The operator that `rewrites.complete_zero_points` rewrites: models without it do without that module."""
 
 DEQUANTISES = "DequantizeLinear"
 CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})

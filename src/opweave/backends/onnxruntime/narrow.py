@@ -5,10 +5,10 @@ brought to these kernels:
 
 - Blocks of a multiple of 16 are divided into such ones, and their scales and zero points repeated.
 - Other blocks are padded to a multiple of 16, in the weight and in the input.
-- Of smaller blocks that columns share, the scales multiply the input: each group of columns becomes a product of its own.
+- For smaller blocks that columns share, the input is multiplied by the scales: each group of columns becomes one product.
 
-The last two do not round the input to 8 bits. The kernels for 8 bits are slow without this rounding, so that numbers of 8
-bits, 16 * high + low, become two products of 4 bits.
+The last two do not round the input to 8 bits. The kernels for 8 bits are slow without this rounding, so that a
+product with numbers of 8 bits, 16 * high + low, becomes two products with numbers of 4 bits.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ SMALLEST_PADDED = 4
 """Smallest blocks that are padded. With smaller ones, the scales take more memory than the numbers in float32 would."""
 
 LARGE_MATRIX = 2**11
-"""Fewest numbers of a matrix, or of a group of columns, that are worth the additional nodes. An estimate."""
+"""The smallest matrix, or group of columns, in numbers, that is worth the additional nodes. An estimate."""
 
 FEW_ROWS = 16
-"""Most rows for which two products of 4 bits are faster than one of 8 bits that is dequantised at each run. Of 64 rows by
-1,536 x 1,536 in blocks of 24, they took 1.0 to 1.6 times as long, of one row 0.3."""
+"""The largest number of rows for which two products of 4 bits are faster than one of 8 bits that is dequantised at each run.
+With a matrix of 1,536 x 1,536 in blocks of 24, the two products took 1.0 to 1.6 times as long for 64 rows, and 0.3 times for
+one row."""
 
 MOST_GROUPS = 2048
 """The largest number of products into which one is divided. An estimate."""
@@ -77,9 +78,11 @@ class NarrowMatrix:
 
     Attributes:
         weight: packed numbers [columns, ...].
-        scale: of each block [groups of columns, blocks].
-        zero_point: packed [groups of columns, bytes], or None.
+        scale: the scale of each block [groups of columns, blocks].
+        zero_point: packed zero points [groups of columns, bytes], or None.
         width: the count of numbers of a column.
+        bits: the bits of a number, 4 or 8.
+        block_size: the count of numbers of a column that share a scale.
     """
 
     weight: np.ndarray
@@ -94,9 +97,9 @@ class NarrowMatrix:
         return self.weight.shape[0]
 
     def form(self, rows: int | None, *, is_exact: bool) -> KernelForm:
-        """The form in which the engine multiplies rows fast, by their count, if it is known.
+        """The form in which the engine multiplies `rows` rows fast; None is an unknown number of rows.
 
-        `is_exact` excludes sums that cancel each other. The packed numbers are not read.
+        `is_exact` excludes forms whose sums cancel each other. The packed numbers are not read.
         """
         groups = len(self.scale)
         if kernel_block(self.block_size):
@@ -161,7 +164,7 @@ def form_of(
     *,
     is_exact: bool,
 ) -> KernelForm:
-    """The form of a `matmul_n_bits`; operands that are no constants must have it already."""
+    """The form of a `matmul_n_bits`. Kernels must take operands that are no constants as they are."""
     *rows, width = input.shape
     operands = (weight, scale) if zero_point is None else (weight, scale, zero_point)
     if isinstance(width, int) and all(operand.is_constant for operand in operands):
@@ -172,13 +175,13 @@ def form_of(
 
 
 def has_kernel_blocks(weight: Operand, scale: Operand, block_size: int) -> bool:
-    """Whether kernels take computed operands as they are."""
+    """Whether the blocks of operands are those of the kernels, so that operands may be computed."""
     is_power = block_size >= SMALLEST_BLOCK and not block_size & (block_size - 1)
     return is_power and is_same_size(scale.shape[0], weight.shape[0])
 
 
 LARGE_TABLE = 2**16
-"""Fewest elements of a table for which a lookup of an unknown number of rows reads narrow numbers. An estimate."""
+"""The smallest table, in elements, from which a lookup of an unknown number of rows reads narrow numbers. An estimate."""
 
 
 def gains_from_lookup(rows: int, width: int, indices: Sequence[int] | None) -> bool:

@@ -1,9 +1,8 @@
 """Let whole ONNX models multiply by narrow weights, and look up rows of narrow tables, in kernels that read them as they are.
 
 The engine itself fuses few forms of DequantizeLinear with a product (those of 2 bits wrongly, up to version 1.32), and expands
-other matrices at each run. Here, all forms
-that `narrow` can bring to the kernels are packed once, when the model is loaded. `compile.narrow` does the same for graphs.
-Weights of convolutions, for which there are no such kernels, are widened once.
+other matrices at each run. Here, all forms that `narrow` can bring to the kernels are packed once, when the model is loaded.
+`compile.narrow` does the same for graphs. Weights of convolutions, for which there are no such kernels, are widened once.
 """
 
 from __future__ import annotations
@@ -242,7 +241,7 @@ class _NarrowModel:
         return steps
 
     def _pad_blocks(self, x: str, matrix: NarrowMatrix, rank: int | None, emit: Callable[..., str]) -> str:
-        """Pad the blocks of an operand as those of a matrix are."""
+        """Pad the blocks of an operand as `NarrowMatrix.pad` pads those of the matrix."""
         assert rank is not None
         blocks, size = matrix.scale.shape[1], matrix.block_size
         whole = padded_block(size)

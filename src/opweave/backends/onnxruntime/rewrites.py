@@ -76,8 +76,8 @@ _MIDDLES = 0x88
 def complete_zero_points(graphs: Sequence[Any], constants: Mapping[str, np.ndarray]) -> None:
     """Give both layers of QMoE zero points if one of them has some.
 
-    With numbers of 4 bits and a scale for each row, the engine computes a layer without zero points wrongly if the other one
-    has them: results are wrong by some percent.
+    With numbers of 4 bits and a scale for each row, the engine computes a layer without zero points wrongly if the other layer
+    has zero points: results are wrong by some percent.
     """
     shapes = {name: array.shape for name, array in constants.items()}
     shapes |= {tensor.name: tuple(tensor.dims) for graph in graphs for tensor in graph.initializer}

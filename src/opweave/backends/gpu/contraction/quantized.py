@@ -27,7 +27,7 @@ class Quantized:
     A scale is multiplied with the unit of adjacent blocks if there are units, and so is a minimum.
 
     Attributes:
-        bits: 2, 4 or 8: of the numbers of the source.
+        bits: the bits of the numbers in the source: 2, 4 or 8.
         data_type: the type of the elements in the graph: float32 or float16.
         block_terms, block_lines: size of a block.
         scale: [rows of blocks, blocks in a row].

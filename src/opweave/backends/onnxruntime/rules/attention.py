@@ -191,7 +191,7 @@ def _(
 
 
 def _is_float32(query: Operand, key: Operand, value: Operand, past_state: Operand | None, scale: float | None) -> bool:
-    """Whether the engine's kernel computes the same: it knows float32 alone, and replaces a scale of 0 by the default."""
+    """Whether the engine's kernel computes the same: it takes float32 alone, and replaces a scale of 0 by the default."""
     return query.data_type == "float32" and (past_state is None or past_state.data_type == "float32") and scale != 0
 
 

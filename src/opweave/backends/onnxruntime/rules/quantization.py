@@ -305,7 +305,7 @@ def _(
 
 
 def _pad_blocks(ctx: Emitter, input: Value, matrix: NarrowMatrix) -> Value:
-    """Pad the blocks of an input as those of a matrix are."""
+    """Pad the blocks of an input as `NarrowMatrix.pad` pads those of the matrix."""
     rows = input.dims[:-1]
     blocks, size = matrix.scale.shape[1], matrix.block_size
 
