@@ -7,7 +7,6 @@ has side products `(x @ a.T * scales) @ b.T`, whose matrices are inputs. Adapter
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,8 @@ class LoRA:
         if kind != "lora":
             raise NotSupportedError(f"{file.path} is an adapter of type {short_repr(kind)}; 'lora' is applied")
         self.architecture: str = about.text("general.architecture")
-        alpha = _alpha(about)
+        # The scale of the file, times the rank; 0 for a scale of 1, as in llama.cpp.
+        alpha = about.finite("adapter.lora.alpha", 0.0)
         self.matrices: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         names = {name.removesuffix(".lora_a").removesuffix(".lora_b") for name in file.weights}
         for name in sorted(names):
@@ -98,14 +98,6 @@ class LoRA:
             if weight.shape != (len(b), a.shape[1]):
                 rule = f"{name}.weight must be {list(weight.shape)}, as in {model.file.path}"
                 raise DataError(f"{self.path}: {rule}, got {[len(b), a.shape[1]]}")
-
-
-def _alpha(about: Metadata) -> float:
-    """The scale of the file, times the rank; 0 for a scale of 1, as in llama.cpp."""
-    name = "adapter.lora.alpha"
-    value = about.value(name, 0.0)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number and isfinite(value) else about.refuse(name, "a finite number")
 
 
 class AdapterSlots:
@@ -226,6 +218,6 @@ MAX_SCALE = 1e30
 
 
 def _check_scale(name: str, scale: Any) -> None:
-    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool) and isfinite(scale)
-    rule = f"the scale of adapter {short_repr(name)} must be a finite number, got {short_repr(scale)}"
-    require(is_number and abs(scale) <= MAX_SCALE, rule)
+    is_number = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+    rule = f"must be a finite number in [{-MAX_SCALE:g}, {MAX_SCALE:g}], got {short_repr(scale)}"
+    require(is_number and abs(scale) <= MAX_SCALE, f"the scale of adapter {short_repr(name)} {rule}")

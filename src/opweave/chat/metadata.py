@@ -41,10 +41,6 @@ class Metadata:
             raise DataError(f"{self._path} lacks {self._prefix}{name}")
         return default
 
-    def value(self, name: str, default: Any = None) -> Any:
-        """A property of any type, unchecked."""
-        return self._values.get(self._prefix + name, default)
-
     def text(self, name: str, default: Any = ...) -> Any:
         """A text."""
         return self._value(name, default, "text", lambda value: isinstance(value, str))
@@ -61,6 +57,14 @@ class Metadata:
             return _is_number(value, (int, float)) and isfinite(value) and value > 0
 
         return float(self._value(name, default, "a finite number greater than 0", fits))
+
+    def finite(self, name: str, default: Any = ...) -> float:
+        """A finite number."""
+
+        def fits(value: Any) -> bool:
+            return _is_number(value, (int, float)) and isfinite(value)
+
+        return float(self._value(name, default, "a finite number", fits))
 
     def flag(self, name: str, default: bool) -> bool:
         """A boolean; some files have 0 or 1."""
