@@ -583,6 +583,27 @@ def test_matmul_n_bits_with_minimum_uses_kernel() -> None:
     np.testing.assert_allclose(CPU.compute(graph, {"x": x})["y"], wanted, rtol=0.01)
 
 
+@pytest.mark.parametrize("is_constant", [False, True])
+@pytest.mark.parametrize("context", [CPU, REFERENCE], ids=["cpu", "reference"])
+def test_minima_of_float16_do_not_overflow(context: ow.MLContext, is_constant: bool) -> None:
+    """The sum of the numbers minus 128 is beyond float16, and the result is not."""
+    numbers = np.arange(4 * 1024).reshape(4, 32, 32) % 3
+    arrays = {"weight": composites.pack_bits(numbers, bits=8), "scale": np.ones((4, 32), "float16")}
+    arrays["minimum"] = np.full((4, 32), 0.25, "float16")
+    x, places = np.ones((1, 1024), "float16"), np.int32([3, 0])
+    builder = ow.MLGraphBuilder(context)
+    inputs = {name: array for name, array in arrays.items() if not is_constant} | {"x": x, "i": places}
+    operands: dict[str, Any] = {name: builder.input(name, a.dtype.name, a.shape) for name, a in inputs.items()}
+    operands = arrays | operands
+    own_x, own_places = operands.pop("x"), operands.pop("i")
+    y = composites.matmul_n_bits(own_x, bits=8, **operands)
+    z = composites.gather_n_bits(indices=own_places, width=1024, bits=8, **operands)
+    results = context.compute(builder.build({"y": y, "z": z}), inputs)
+    real = numbers.reshape(4, 1024) + 0.25
+    np.testing.assert_allclose(results["y"], real.sum(axis=1)[None], rtol=1e-3)
+    np.testing.assert_array_equal(results["z"], real[places])
+
+
 @pytest.mark.parametrize(("blocks", "size"), [(1, 16), (3, 32), (18, 32), (48, 32), (20, 16)])
 @pytest.mark.parametrize("bits", [4, 8])
 def test_pack_blocks_stores_minima_as_weights_of_block_means(bits: int, blocks: int, size: int) -> None:

@@ -379,7 +379,7 @@ def packed_matrix(make: Make, rows: int, width: int, size: int, group: int = 1) 
     return PackedMatrix(operands, {"bits": bits, "upper_bits": upper_bits, "block_size": size}, elements[:, :width])
 
 
-@case(composites.matmul_n_bits, rtol=2e-5, atol=2e-4, half=5e-2)
+@case(composites.matmul_n_bits, rtol=2e-5, atol=2e-4, half=1e-3)
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
     inner, columns = make.integer(1, 100), make.integer(1, 20)
     x = make.array("x", (*make.shape(1, 3), inner), -1, 1)
@@ -389,7 +389,7 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     return Call(x, bias=bias, **matrix.operands, **matrix.attributes), [wanted]
 
 
-@case(composites.gather_n_bits, half=2e-3)
+@case(composites.gather_n_bits, half=1e-3)
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
     width, rows = make.integer(1, 100), make.integer(1, 3) * (group := make.choice((1, 1, 2)))
     matrix = packed_matrix(make, rows, width, make.choice((1, 3, 8, 16, 24, 32, 64)), group)

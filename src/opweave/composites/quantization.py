@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..core.dtypes import FLOATS, INDICES, DataType
+from ..core.dtypes import FLOATS, INDICES, INFO, DataType
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
 from ..core.shapes import blockwise_broadcasts_to
@@ -456,6 +456,13 @@ def _repeat_rows(b: Operations, operand: Operand, rows: int) -> Operand:
     return b.reshape(repeated, [rows, length])
 
 
+def _widened(b: Operations, operand: Operand) -> Operand:
+    """Convert 16-bit floats to float32; a constant stays a constant."""
+    if operand.is_constant and INFO[operand.data_type].bits == 16:
+        return constant(b, operand.value.astype(np.float32), "float32")
+    return widen(b, operand)
+
+
 def _plus_multiple(b: Operations, minimum: Operand, scale: Operand, factor: int) -> Operand:
     """Compute `(minimum + factor * scale).T` as float32; a constant if both operands are constants."""
     if minimum.is_constant and scale.is_constant:
@@ -499,14 +506,14 @@ def _(
     scale = _repeat_rows(b, scale, columns)
     if minimum is not None:
         minimum = _repeat_rows(b, minimum, columns)
-        product = matmul_n_bits(
-            b, input, weight, scale, None, bias, bits=bits, block_size=block_size, accuracy=accuracy
-        )
+        # In float32, since the two parts may be much larger than their sum.
+        operands = (widen(b, input), weight, _widened(b, scale), None, None if bias is None else _widened(b, bias))
+        product = matmul_n_bits(b, *operands, bits=bits, block_size=block_size, accuracy=accuracy)
         # The product subtracts the default zero point from the numbers. A kernel that rounds the input makes an error
         # proportional to the numbers: with zero points of 0, the error would be twice as large.
         offset = _plus_multiple(b, minimum, scale, 2 ** (bits - 1))
         sums = _block_sums(b, widen(b, input), block_size)
-        return narrow(b, widen(b, product) + b.matmul(sums, offset), input)
+        return narrow(b, product + b.matmul(sums, offset), input)
     zeros = None if zero_point is None else _repeat_rows(b, zero_point, columns)
     matrix = _dequantise(b, weight, scale, zeros, input.shape[-1], bits, block_size)
     y = b.matmul(widen(b, input), b.transpose(matrix, permutation=[1, 0]))
@@ -543,12 +550,14 @@ def _(
         return b.gather(_repeat_rows(b, operand, rows), indices)
 
     if minimum is not None:
-        picked = gather_n_bits(b, weight, scale, indices, width=width, bits=bits, block_size=block_size)
+        # In float32, since the two parts may be much larger than their sum.
+        wide = _widened(b, scale)
+        picked = gather_n_bits(b, weight, wide, indices, width=width, bits=bits, block_size=block_size)
         offsets = pick(b.transpose(_plus_multiple(b, minimum, scale, 2 ** (bits - 1)), permutation=[1, 0]))
         blocks = scale.shape[1]
         whole = [*offsets.shape[:-1], blocks, block_size]
         repeated = b.expand(b.reshape(offsets, [*offsets.shape, 1]), whole)
         repeated = _first(b, b.reshape(repeated, [*whole[:-2], blocks * block_size]), width)
-        return narrow(b, widen(b, picked) + repeated, scale)
+        return narrow(b, picked + repeated, scale)
     zeros = None if zero_point is None else pick(zero_point)
     return narrow(b, _dequantise(b, b.gather(weight, indices), pick(scale), zeros, width, bits, block_size), scale)
