@@ -592,7 +592,7 @@ def test_minima_of_float16_do_not_overflow(context: ow.MLContext, is_constant: b
     arrays["minimum"] = np.full((4, 32), 0.25, "float16")
     x, places = np.ones((1, 1024), "float16"), np.int32([3, 0])
     builder = ow.MLGraphBuilder(context)
-    inputs = {name: array for name, array in arrays.items() if not is_constant} | {"x": x, "i": places}
+    inputs: dict[str, Any] = {"x": x, "i": places} | ({} if is_constant else arrays)
     operands: dict[str, Any] = {name: builder.input(name, a.dtype.name, a.shape) for name, a in inputs.items()}
     operands = arrays | operands
     own_x, own_places = operands.pop("x"), operands.pop("i")

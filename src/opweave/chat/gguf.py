@@ -87,9 +87,9 @@ class Blocks:
     def numbers(self) -> Array:
         """The numbers, uint8 [rows, blocks, block size]."""
         numbers = unpack_codes(self.packed, self.size, self.bits)
-        if self.upper is None:
-            return numbers
-        return numbers | unpack_codes(self.upper, self.size, self.upper_bits) << self.bits
+        if self.upper is not None:
+            numbers = numbers | unpack_codes(self.upper, self.size, self.upper_bits) << self.bits
+        return numbers
 
     @property
     def scales(self) -> Array:

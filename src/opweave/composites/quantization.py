@@ -507,8 +507,8 @@ def _(
     if minimum is not None:
         minimum = _repeat_rows(b, minimum, columns)
         # In float32, since the two parts may be much larger than their sum.
-        operands = (widen(b, input), weight, _widened(b, scale), None, None if bias is None else _widened(b, bias))
-        product = matmul_n_bits(b, *operands, bits=bits, block_size=block_size, accuracy=accuracy)
+        x, factors, added = widen(b, input), _widened(b, scale), None if bias is None else _widened(b, bias)
+        product = matmul_n_bits(b, x, weight, factors, None, added, bits=bits, block_size=block_size, accuracy=accuracy)
         # The product subtracts the default zero point from the numbers. A kernel that rounds the input makes an error
         # proportional to the numbers: with zero points of 0, the error would be twice as large.
         offset = _plus_multiple(b, minimum, scale, 2 ** (bits - 1))
