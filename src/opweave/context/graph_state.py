@@ -118,14 +118,15 @@ class GraphState:
         self.inputs: dict[str, Desc] = inputs
         self.outputs: dict[str, Desc] = outputs
         self._arrays = [(name, np.dtype(desc.data_type), desc.shape) for name, desc in self.inputs.items()]
-        constants = graph.constants if owner is None and isinstance(graph, Graph) else ()
-        self.constant_ranges = memory.merged_ranges(operand.value for operand in constants)
-        self.lock = RLock()
-        self.bindings: Cache[tuple[Any, ...], DispatchBinding] = Cache(MAX_BINDINGS, raw=True)
-        self.unbinding: WeakMethod[Callable[[tuple[Any, ...]], None]] = WeakMethod(self._unbind)
-        if owner is not None:
-            self.constant_ranges = owner.constant_ranges  # they are the same
-            self.lock, self.bindings, self.unbinding = owner.lock, owner.bindings, owner.unbinding
+        if owner is not None:  # constants, bindings and their lock are the owner's
+            self.constant_ranges, self.lock = owner.constant_ranges, owner.lock
+            self.bindings, self.unbinding = owner.bindings, owner.unbinding
+        else:
+            constants = graph.constants if isinstance(graph, Graph) else ()
+            self.constant_ranges = memory.merged_ranges(operand.value for operand in constants)
+            self.lock = RLock()
+            self.bindings: Cache[tuple[Any, ...], DispatchBinding] = Cache(MAX_BINDINGS, raw=True)
+            self.unbinding: WeakMethod[Callable[[tuple[Any, ...]], None]] = WeakMethod(self._unbind)
         self.template: Any = None
         self.forget: Callable[[], object] | None = None
         self.use: Use | None = None

@@ -33,7 +33,7 @@ def at(dimension: Dimension, sizes: Mapping[str, int]) -> int:
 def values_at(value: Any, sizes: Mapping[str, int]) -> Any:
     """An attribute or a shape, with the numbers for sizes by name."""
     if isinstance(value, tuple):
-        return tuple(values_at(item, sizes) for item in value)
+        return tuple([item if type(item) is int else values_at(item, sizes) for item in value])
     return value.at(sizes) if isinstance(value, (Size, HasSizes)) else value
 
 
