@@ -118,15 +118,17 @@ class GraphState:
         self.inputs: dict[str, Desc] = inputs
         self.outputs: dict[str, Desc] = outputs
         self._arrays = [(name, np.dtype(desc.data_type), desc.shape) for name, desc in self.inputs.items()]
-        if owner is not None:  # constants, bindings and their lock are the owner's
-            self.constant_ranges, self.lock = owner.constant_ranges, owner.lock
-            self.bindings, self.unbinding = owner.bindings, owner.unbinding
-        else:
-            constants = graph.constants if isinstance(graph, Graph) else ()
-            self.constant_ranges = memory.merged_ranges(operand.value for operand in constants)
-            self.lock = RLock()
-            self.bindings: Cache[tuple[Any, ...], DispatchBinding] = Cache(MAX_BINDINGS, raw=True)
-            self.unbinding: WeakMethod[Callable[[tuple[Any, ...]], None]] = WeakMethod(self._unbind)
+        constants = graph.constants if isinstance(graph, Graph) and owner is None else ()
+        self.constant_ranges: list[tuple[int, int]] = (
+            owner.constant_ranges if owner else memory.merged_ranges(o.value for o in constants)
+        )
+        self.lock: Any = owner.lock if owner else RLock()
+        self.bindings: Cache[tuple[Any, ...], DispatchBinding] = (
+            owner.bindings if owner else Cache(MAX_BINDINGS, raw=True)
+        )
+        self.unbinding: WeakMethod[Callable[[tuple[Any, ...]], None]] = (
+            owner.unbinding if owner else WeakMethod(self._unbind)
+        )
         self.template: Any = None
         self.forget: Callable[[], object] | None = None
         self.use: Use | None = None
