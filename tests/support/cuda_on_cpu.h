@@ -36,7 +36,9 @@ const unsigned MOST = 1024, WARP = 32;
 const size_t STACK = 1 << 16;
 enum Failure { OUTSIDE = 1, TOO_MANY = 2, NEVER_MEET = 3 };
 enum State { READY, AT_BARRIER, AT_EXCHANGE, DONE };
-static ucontext_t scheduler, threads[MOST];
+// Where the scheduler and the threads go on. Jumps between stacks take no call of the system, as swapcontext does.
+static jmp_buf scheduler, places[MOST];
+static bool begun[MOST];
 static State states[MOST];
 static unsigned current;
 // What each thread gives to its warp. One that goes on may give the next value before others have read this one.
@@ -47,11 +49,16 @@ static Dimensions position(unsigned lane) {
     return {lane % blockDim.x, lane / blockDim.x % blockDim.y, lane / blockDim.x / blockDim.y};
 }
 
+// Go back to the scheduler, which resumes the thread here.
+static void pause() {
+    if (!_setjmp(places[current])) _longjmp(scheduler, 1);
+}
+
 // Yield to the other threads, until all of the block are at a barrier, or all of the warp at an exchange.
 static void wait(State state) {
     unsigned self = current;
     states[self] = state;
-    swapcontext(&threads[self], &scheduler);
+    pause();
     threadIdx = position(self);
 }
 
@@ -88,10 +95,26 @@ struct Job {
 };
 static Job job;
 
+// A thread of each block in turn.
 static void thread() {
-    job.run(job.kernel, job.arguments);
-    states[current] = DONE;
-    swapcontext(&threads[current], &scheduler);
+    while (true) {
+        job.run(job.kernel, job.arguments);
+        states[current] = DONE;
+        pause();
+    }
+}
+
+static void resume(char* stacks) {
+    if (_setjmp(scheduler)) return;
+    if (begun[current]) _longjmp(places[current], 1);
+    begun[current] = true;
+    ucontext_t start;
+    getcontext(&start);
+    start.uc_stack.ss_sp = stacks + current * STACK;
+    start.uc_stack.ss_size = STACK;
+    start.uc_link = nullptr;
+    makecontext(&start, thread, 0);
+    setcontext(&start);
 }
 
 // Whether all threads from the first to before the last are in a state, or have ended if that is allowed.
@@ -111,17 +134,12 @@ static bool block_of_coroutines(unsigned count, char* stacks) {
     for (unsigned lane = 0; lane < count; lane++) {
         states[lane] = READY;
         exchanges[lane] = 0;
-        getcontext(&threads[lane]);
-        threads[lane].uc_stack.ss_sp = stacks + lane * STACK;
-        threads[lane].uc_stack.ss_size = STACK;
-        threads[lane].uc_link = nullptr;
-        makecontext(&threads[lane], thread, 0);
     }
     while (true) {
         for (current = 0; current < count; current++)
             if (states[current] == READY) {
                 threadIdx = position(current);
-                swapcontext(&scheduler, &threads[current]);
+                resume(stacks);
             }
         bool moved = false;
         for (unsigned first = 0; first + WARP <= count; first += WARP)
@@ -146,12 +164,13 @@ template <class... A> int launch(void (*kernel)(A...), void** arguments, const u
     sigaction(SIGSEGV, &mine, &segment);
     sigaction(SIGBUS, &mine, &bus);
     volatile int failed = sigsetjmp(fault, 1) ? OUTSIDE : 0;
+    memset(begun, 0, sizeof begun);
     if (!failed)
         for (blockIdx.z = 0; blockIdx.z < gridDim.z; blockIdx.z++)
             for (blockIdx.y = 0; blockIdx.y < gridDim.y; blockIdx.y++)
                 for (blockIdx.x = 0; blockIdx.x < gridDim.x; blockIdx.x++)
                     if (coroutines)
-                        failed = block_of_coroutines(count, stacks) ? failed : NEVER_MEET;
+                        failed = failed || block_of_coroutines(count, stacks) ? failed : NEVER_MEET;
                     else
                         for (unsigned lane = 0; lane < count; lane++) {
                             threadIdx = position(lane);

@@ -54,7 +54,9 @@ FAILURES = {
 }
 """The results of a launch."""
 BATCH = 24
-"""Kernels that are compiled together: most of the time goes into the header."""
+"""Kernels that are compiled together."""
+START = "\n".join([HEADER, PRELUDE, "}"])
+"""The header of all kernels, whose own text is shorter."""
 
 
 @cache
@@ -75,6 +77,21 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="opweave-cuda-on-cpu-")
 
 
+@cache
+def _start() -> list[str]:
+    """The arguments that include `START`, which is compiled once in a process: that halves the time of short kernels."""
+    header = Path(_folder().name) / "start.h"
+    header.write_text(START, "utf-8")
+    version = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=True).stdout
+    is_clang = "clang" in version
+    precompiled = header.with_suffix(".pch" if is_clang else ".h.gch")
+    options = [option for option in OPTIONS if option != "-shared"]
+    command = [*compiler(), *options, "-x", "c++-header", str(header), "-o", str(precompiled)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stderr[:4000]}"
+    return ["-include-pch", str(precompiled)] if is_clang else ["-include", str(header)]
+
+
 class Functions:
     """Compiled kernels by their source."""
 
@@ -84,7 +101,8 @@ class Functions:
     def prepare(self, sources: Iterable[str]) -> None:
         """Compile sources that are new, many at a time."""
         fresh = [source for source in dict.fromkeys(sources) if source not in self._known]
-        compiler(), _folder()  # once, before threads ask for them at the same time
+        if fresh:
+            _start()  # once, before threads ask for it at the same time
         batches = [fresh[start : start + BATCH] for start in range(0, len(fresh), BATCH)]
         with ThreadPoolExecutor(processors()) as pool:
             list(pool.map(self._compile, batches))
@@ -94,7 +112,7 @@ class Functions:
         return self._known[source]
 
     def _compile(self, sources: Sequence[str]) -> None:
-        lines = [HEADER, PRELUDE, "}"]
+        lines: list[str] = []
         words: tuple[str, ...]
         for number, source in enumerate(sources):
             if PRELUDE in source:
@@ -121,7 +139,7 @@ class Functions:
         name = Path(_folder().name) / hashlib.sha256(text.encode()).hexdigest()[:16]
         name.with_suffix(".cpp").write_text(text, "utf-8")
         library = name.with_suffix(".so")
-        command = [*compiler(), *OPTIONS, "-o", str(library), str(name.with_suffix(".cpp"))]
+        command = [*compiler(), *OPTIONS, *_start(), "-o", str(library), str(name.with_suffix(".cpp"))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{' '.join(command)}:\n{done.stderr[:4000]}"
         loaded = ctypes.CDLL(str(library))
