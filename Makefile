@@ -23,6 +23,8 @@ ROOMS := $(filter-out libraries pytorch smollm2 web,$(sort backends $(patsubst t
 ROWS ?=
 COMMIT ?= $(or $(shell git rev-parse HEAD 2>/dev/null),0)
 SAMPLE_AND_PART = --sample --part $(COMMIT)
+# The same, for tests that another target runs, too: of what takes long, only the part.
+REPEATED = $(SAMPLE_AND_PART) --divide-long
 
 .PHONY: demo test with-extras without-extras test-part test-all test-torch test-libraries test-chat test-scale test-cuda test-gpu sanitize-gpu test-web test-oldest test-newest check format docs site dist bench models small-models fuzz clean
 
@@ -57,11 +59,13 @@ test-part:
 test-all:
 	$(MAKE) --jobs=2 with-extras check without-extras ROWS=--all
 	$(MAKE) test-cuda CUDA=--all
+	$(MAKE) test-torch TORCH=--all
 
 # PyTorch has an environment and a process of its own: its wheels can take gigabytes, and importing Triton in a process where
-# Mesa has loaded its LLVM ends it.
+# Mesa has loaded its LLVM ends it. `TORCH=--all` has all calls of operators, whose sample has one of each.
+TORCH ?= $(SAMPLE_AND_PART)
 test-torch: $(VENV)-torch/.installed
-	$(VENV)-torch/bin/python -m pytest --all tests/pytorch
+	$(VENV)-torch/bin/python -m pytest $(TORCH) tests/pytorch
 	$(VENV)-torch/bin/python -m pytest --all tests/docs/test_docs.py -k 'gradients or pytorch'
 
 # Libraries that call ONNX Runtime, unchanged, on Opweave; one of them needs PyTorch.
@@ -103,11 +107,11 @@ test-web: $(VENV)/.web small-models tests/web/node_modules/.package-lock.json
 
 # What depends on ONNX Runtime's version, with the oldest one that pyproject.toml allows.
 test-oldest: $(VENV)/.dev $(VENV)-oldest/.installed
-	PYTHONPATH=$(CURDIR)/$(VENV)-oldest $(BIN)/python -m pytest $(SAMPLE_AND_PART) -n auto --dist worksteal tests/onnx tests/backends/onnxruntime
+	PYTHONPATH=$(CURDIR)/$(VENV)-oldest $(BIN)/python -m pytest $(REPEATED) -n auto --dist worksteal tests/onnx tests/backends/onnxruntime
 
 # The same code on the newest Python that the package lists; all other targets but `test-cuda` take `PYTHON`.
 test-newest: $(VENV)-newest/.installed
-	$(VENV)-newest/bin/python -m pytest $(SAMPLE_AND_PART) -n auto --dist worksteal $(addprefix --ignore=tests/,$(NOT_NEWEST)) $(addprefix tests/,$(NEWEST))
+	$(VENV)-newest/bin/python -m pytest $(REPEATED) -n auto --dist worksteal $(addprefix --ignore=tests/,$(NOT_NEWEST)) $(addprefix tests/,$(NEWEST))
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import row_sample
 from _pytest.doctest import DoctestModule
-from row_sample import PARTS, PLACES, Row, divide, part_number, places_to_run
+from row_sample import PARTS, PLACES, Row, divide, long_in_parts, part_number, places_to_run
 
 os.environ.setdefault("OPWEAVE_STRICT", "1")  # faults of converters are raised, and do not hide behind fallback
 os.environ.setdefault("OPWEAVE_VERIFY", "0")  # no child processes beside tests; those of verification unset it
@@ -57,6 +57,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "commit's hash (`make test-part`)",
     )
     parser.addoption("--sample", action="store_true", help="with --part: run the sample, too")
+    parser.addoption(
+        "--divide-long",
+        action="store_true",
+        help="with --part: divide what takes long into parts, too, since another run has all of it",
+    )
+    parser.addoption(
+        "--few-examples", action="store_true", help="draw as few examples of property tests as the sample alone does"
+    )
 
 
 class FilesWithDoctests:
@@ -72,7 +80,8 @@ class FilesWithDoctests:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FilesWithDoctests())  # not only for files beside this one
-    row_sample.runs_sample_alone = config.option.part is None and not runs_all(config)
+    is_sample_alone = config.option.part is None and not runs_all(config)
+    row_sample.draws_few = is_sample_alone or config.option.few_examples
     for marker in (
         "covers(*values): values that a row stands for when rows are sampled, else the parts of its id",
         "default_choice: sessions choose as users' do what runs static models",
@@ -109,6 +118,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     places = config.stash[PLACES] = divide(map(row_of, items))
     if runs_all(config):
         return
+    if config.option.divide_long:
+        places = long_in_parts(places)
     run = places_to_run(config.option.part, config.option.sample)
     config.hook.pytest_deselected(items=[item for item in items if places[item.nodeid] not in run])
     items[:] = [item for item in items if places[item.nodeid] in run]

@@ -7,7 +7,7 @@ what the marker `covers` names. A row's place depends on its id, and on few othe
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -21,8 +21,8 @@ FEW = 4
 LIMIT = 4
 """A test keeps at most so many rows, of those without the marker `covers`."""
 
-runs_sample_alone = False
-"""Whether this run of pytest takes the sample and nothing else, as `make test` does. `conftest.py` sets it."""
+draws_few = False
+"""Whether property tests draw few examples: where the sample alone runs, as in `make test`. `conftest.py` sets it."""
 
 
 PLACES = pytest.StashKey[dict[str, str]]()
@@ -51,7 +51,7 @@ def typed(subject: str, types: Sequence[str], family: str = "") -> pytest.MarkDe
 
 def examples(count: int, in_sample: int) -> int:
     """The number of examples that a property test draws: `count`, but `in_sample` if only the sample runs."""
-    return in_sample if runs_sample_alone else count
+    return in_sample if draws_few else count
 
 
 def digest(name: str) -> int:
@@ -117,6 +117,15 @@ def divide(rows: Iterable[Row]) -> dict[str, str]:
         short = min((row.short for row in group if row.short is not None), default=len(sampled))
         places |= {name: "sample" if number < short else "long" for number, name in enumerate(sampled)}
     return places
+
+
+def long_in_parts(places: Mapping[str, str]) -> dict[str, str]:
+    """Put what takes long into the parts, too.
+
+    >>> long_in_parts({"test_one": "sample", "test_two": "long", "test_many[1]": "part 3"})
+    {'test_one': 'sample', 'test_two': 'part 6', 'test_many[1]': 'part 3'}
+    """
+    return {name: f"part {digest(name) % PARTS}" if place == "long" else place for name, place in places.items()}
 
 
 def places_to_run(part: int | None, with_sample: bool = False) -> set[str]:

@@ -59,7 +59,7 @@ def test_samples_have_a_limit_that_named_values_lift() -> None:
 
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_property_tests_draw_fewer_examples_in_the_sample(is_alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_sample, "runs_sample_alone", is_alone)
+    monkeypatch.setattr(row_sample, "draws_few", is_alone)
     assert row_sample.examples(10, in_sample=4) == (4 if is_alone else 10)
 
 
@@ -68,7 +68,7 @@ def test_fewer_examples_are_drawn_in_runs_of_the_sample_alone(pytestconfig: pyte
     takes_more = bool(
         option.all or option.keyword or option.part is not None or any("::" in name for name in pytestconfig.args)
     )
-    assert row_sample.runs_sample_alone is not takes_more
+    assert row_sample.draws_few is (option.few_examples or not takes_more)
 
 
 def test_divide_keeps_places_of_other_tests() -> None:

@@ -126,7 +126,10 @@ def place(request: pytest.FixtureRequest) -> tuple[ow.MLContext, bool]:
 
 @pytest.mark.parametrize(
     ("name", "sample"),
-    [pytest.param(name, s, id=f"{name.removeprefix('aten.')}-{number}") for name, number, s in SAMPLES],
+    [
+        pytest.param(name, s, id=f"{name.removeprefix('aten.')}-{number}", marks=pytest.mark.covers(name))
+        for name, number, s in SAMPLES
+    ],
 )
 def test_converter_agrees_with_pytorch(
     name: str, sample: Sample, place: tuple[ow.MLContext, bool], monkeypatch: pytest.MonkeyPatch
