@@ -48,7 +48,7 @@ CONDITIONS = {
     "depth_to_space": "float32, int8, uint8",
     "fast_gelu": "float32",
     "grid_sample": "all but cubic sampling with a border, or of volumes",
-    "group_query_attention": "heads of 8, 16, … elements; with a past, one batch or one new key",
+    "group_query_attention": "heads of 8, 16, … elements; with a past, one batch or one new key; no int8",
     "hard_max": "float32",
     "integer_conv2d": "one zero point for all filters",
     "integer_matmul": "zero points for all of `a`, and for columns of a single `b`",

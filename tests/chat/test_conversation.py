@@ -265,9 +265,9 @@ def test_chat_options_of_cache_and_penalty(path: Path) -> None:
     result = run_chat(path, *options)
     assert result.exit_code == 0
     assert "20 written" in result.stderr
-    error = run_chat(path, "--cache", "int8", "-p", "hello").exception
+    error = run_chat(path, "--cache", "int4", "-p", "hello").exception
     assert isinstance(error, ValidationError)
-    assert "cache must be 'float32' or 'float16', got 'int8'" in str(error)
+    assert "cache must be 'float32', 'float16' or 'int8', got 'int4'" in str(error)
 
 
 def test_penalty_keeps_tokens_from_repeating(path: Path) -> None:

@@ -222,11 +222,32 @@ def test_gpu_keeps_a_cache_of_float16(tmp_path: Path) -> None:
         assert 1e-6 < np.sqrt(((logits - wanted[count - 1]) ** 2).mean()) < 0.01 * wanted.std()
 
 
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_cache_of_int8(architecture: str, device: str, tmp_path: Path) -> None:
+    """Prompts and single tokens, also after `forget`; memory is a quarter, and a scale for each vector."""
+    path = tmp_path / "x.gguf"
+    wanted = tiny_models.logits(
+        tiny_models.write(path, architecture=architecture), TEXT[:40], architecture=architecture
+    )
+    context = CPU if device == "cpu" else webgpu_device.gpu_context()
+    each = decoder(path, 40, context=context, quantized=False, cache="int8")
+    for count in (30, 31, 40):
+        logits = each.feed(TEXT[len(each.tokens) : count])
+        assert 1e-5 < np.sqrt(((logits - wanted[count - 1]) ** 2).mean()) < 0.05 * wanted.std()
+    each.forget(3)
+    assert np.sqrt(((each.feed(TEXT[3:40]) - wanted[-1]) ** 2).mean()) < 0.05 * wanted.std()
+    whole = decoder(path, 40, quantized=False)
+    sizes = [sum(tensor.desc.byte_length for tensor in one._past.values()) for one in (each, whole)]
+    size = each.model.sizes.size
+    assert sizes[0] * 4 * size == sizes[1] * (size + 4)
+
+
 def test_decoder_rejects_other_types_of_the_cache(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     tiny_models.write(path)
-    with pytest.raises(ValidationError, match="cache must be 'float32' or 'float16', got 'int8'"):
-        decoder(path, cache="int8")
+    with pytest.raises(ValidationError, match="cache must be 'float32', 'float16' or 'int8', got 'int4'"):
+        decoder(path, cache="int4")
 
 
 def test_devices_of_floats(tmp_path: Path) -> None:

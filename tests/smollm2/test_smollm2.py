@@ -73,6 +73,15 @@ def test_decoder_continues_text(decoder: Decoder, vocabulary: Vocabulary) -> Non
     assert ow.memory.copies.count == 0
 
 
+def test_decoder_with_a_cache_of_int8(model: Model) -> None:
+    """The error that docs/chat.md states: 0.089 (rms), where logits vary by 4.9 (`tools/cache_types.py`)."""
+    each = Decoder(Model(model.file, quantized=False), CPU, len(TOKENS), cache="int8")
+    rows = np.array([each.feed([token]).copy() for token in TOKENS])
+    error = rows[:, KNOWN["words"]] - KNOWN["logits"]
+    assert 1e-2 < np.sqrt((error**2).mean()) < 0.12
+    assert (rows.argmax(axis=1) == KNOWN["likeliest"]).sum() >= 78
+
+
 def test_encode_equals_llama_cpp(vocabulary: Vocabulary) -> None:
     """The numbers are those of llama.cpp."""
     text = "Hello, world!  It's 1234 degrees\n\n\tok\n<|im_start|>Ünïcode 日本語 don't"

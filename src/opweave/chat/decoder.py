@@ -13,7 +13,7 @@ from ..context.graph import MLGraph
 from ..context.tensor import MLTensor
 from ..support.cache import Cache
 from ..support.errors import require
-from ..support.names import short_repr
+from ..support.names import either, short_repr
 from .adapters import AdapterSlots, LoRA
 from .model import CacheType, Model, network
 from .sampling import CompiledSampler, Sampler
@@ -38,7 +38,7 @@ class Decoder:
         model: sizes and weights.
         context: the context to run in.
         room: maximum number of tokens in the cache.
-        cache: the data type of the keys and values, "float32" or "float16".
+        cache: the data type of the keys and values: "float32", "float16", or "int8" with a scale for each head and position.
         adapters: adapters by name, each with a scale of 1. The graph has side products for the matrices that they change;
             further adapters of these matrices may be loaded later. None: no side products.
         adapter_rank: the sum of the ranks of all adapters that are loaded at a time. Default: that of `adapters`.
@@ -63,7 +63,7 @@ class Decoder:
         adapter_rank: int | None = None,
     ) -> None:
         require(0 < room <= model.sizes.context, f"room must be in [1, {model.sizes.context}], got {room}")
-        rule = f"cache must be {' or '.join(map(repr, get_args(CacheType)))}, got {short_repr(cache)}"
+        rule = f"cache must be {either(list(map(repr, get_args(CacheType))))}, got {short_repr(cache)}"
         require(isinstance(cache, str) and cache in get_args(CacheType), rule)
         self.model, self.context, self.room, self.cache = model, context, room, cache
         require(bool(adapters) or adapter_rank is None, "adapter_rank must come with adapters")
@@ -73,8 +73,8 @@ class Decoder:
         self._graph: MLGraph | None = None
         self._choice: tuple[Sampler, CompiledSampler] | None = None
         s = model.sizes
-        names = [f"{kind}.{n}" for n in range(s.layers) for kind in ("key", "value")]
-        self._past = {name: self._zeros(cache, [1, s.groups, room, s.size]) for name in names}
+        arrays = s.cache(room, cache).items()
+        self._past = {f"{kind}.{n}": self._zeros(*desc) for n in range(s.layers) for kind, desc in arrays}
         self._length, self._token = self._zeros("int32", [1]), self._zeros("int32", [1, 1])
         self._held: int | None = None  # the token in `_token`
         self._prompts: Cache[int, MLTensor] = Cache(PROMPTS, on_drop=MLTensor.destroy)

@@ -13,6 +13,7 @@ import numpy as np
 from .. import composites
 from ..composites.packing import unpack_codes
 from ..context.builder import MLGraphBuilder
+from ..core.dtypes import DataType
 from ..core.graph import MLOperand
 from ..support.errors import DataError, NotSupportedError
 from .architectures import ARCHITECTURES
@@ -26,8 +27,8 @@ Array = np.ndarray
 Matrix = tuple[dict[str, Any], int]
 """Arguments of the product with a matrix besides the input, and the number of copies of block means behind the input."""
 
-CacheType = Literal["float32", "float16"]
-"""The data type of cached keys and values."""
+CacheType = Literal["float32", "float16", "int8"]
+"""The data type of cached keys and values; int8 has a scale for each vector."""
 
 
 def network(
@@ -41,18 +42,20 @@ def network(
     """Build a step of a decoder, which reads new tokens and predicts the next one.
 
     The inputs of the graph are `tokens`, int32 [1, new]; `length`, the number of tokens before them, int32 [1]; and `key.N`
-    and `value.N`, the keys and values of each layer [1, groups, room, size].
+    and `value.N`, the keys and values of each layer [1, groups, room, size]; with a cache of int8 also `key_scale.N` and
+    `value_scale.N`, float32 [1, groups, room].
 
     Args:
         b: the builder.
         model: sizes and weights.
         new: the number of new tokens, or a name, for a graph that reads any number of tokens at once.
         room: maximum number of tokens in the keys and values.
-        cache: "float32" or "float16", the data type of the keys and values.
+        cache: "float32", "float16" or "int8", the data type of the keys and values.
         adapters: the shapes of further inputs, for adapters: `AdapterSlots.shapes`.
 
     Returns:
-        The outputs: `logits` [1, 1, words]; `key.N` and `value.N`, keys and values of the new tokens, to pass next time.
+        The outputs: `logits` [1, 1, words]; `key.N` and the others, with the keys and values of the new tokens, to pass next
+        time.
     """
     s = model.sizes
     tokens, length = b.input("tokens", "int32", [1, new]), b.input("length", "int32", [1])
@@ -62,11 +65,14 @@ def network(
         model = model.with_adapters({name: b.input(name, "float32", shape) for name, shape in adapters.items()})
     for n in range(s.layers):
         h = model.normalized(x, f"blk.{n}.attn_norm")
-        past = [b.input(f"{kind}.{n}", cache, [1, s.groups, room, s.size]) for kind in ("key", "value")]
-        y, keys, values = composites.group_query_attention(
-            *(*model.heads(h, n, cache), *past, length, *model.rotations(room, n, cache)), **model.attention(room, n)
+        past = {kind: b.input(f"{kind}.{n}", *desc) for kind, desc in s.cache(room, cache).items()}
+        y, *present = composites.group_query_attention(
+            *model.heads(h, n, cache),
+            lengths=length,
+            **{f"past_{kind}": operand for kind, operand in past.items()},
+            **model.attention(room, n, cache),
         )
-        outputs.update({f"key.{n}": keys, f"value.{n}": values})
+        outputs.update({f"{kind}.{n}": operand for kind, operand in zip(past, present, strict=True)})
         y = model.linear(y, f"blk.{n}.attn_output")
         x = x + model.normalized_if(y, f"blk.{n}.post_attention_norm")
         h = model.normalized(x, f"blk.{n}.ffn_norm")
@@ -76,7 +82,12 @@ def network(
     return {"logits": model.logits(model.normalized(last, "output_norm")), **outputs}
 
 
-def _convert(x: MLOperand, data_type: CacheType) -> MLOperand:
+def _operand_type(cache: CacheType) -> DataType:
+    """The data type of queries and of new keys and values."""
+    return "float16" if cache == "float16" else "float32"
+
+
+def _convert(x: MLOperand, data_type: DataType) -> MLOperand:
     """Convert `x` to a data type; without an operation if it has that type."""
     converted: MLOperand = x if x.data_type == data_type else x.cast(data_type)
     return converted
@@ -113,6 +124,21 @@ class Sizes:
     softcap: float
     final_softcap: float
     window: int
+
+    def cache(self, room: int, data_type: CacheType) -> dict[str, tuple[DataType, list[int]]]:
+        """The data types and shapes of the arrays of a layer's KV cache by name, in the order of the results of attention.
+
+        >>> sizes = Sizes(30, 576, 9, 3, 64, 49152, 2048, 1e-5, 0.125, 0.0, 0.0, 0)
+        >>> sizes.cache(256, "int8")["key_scale"]
+        ('float32', [1, 3, 256])
+        """
+        shape = [1, self.groups, room]
+        arrays: dict[str, tuple[DataType, list[int]]] = {
+            kind: (data_type, [*shape, self.size]) for kind in ("key", "value")
+        }
+        if data_type == "int8":
+            arrays |= {f"{kind}_scale": ("float32", shape) for kind in ("key", "value")}
+        return arrays
 
 
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -241,18 +267,19 @@ class Model:
                 f"{', '.join(unknown[:3])}"
             )
 
-    def rotations(self, room: int, layer: int = 0, data_type: CacheType = "float32") -> list[Array]:
+    def rotations(self, room: int, layer: int = 0, cache: CacheType = "float32") -> list[Array]:
         """Compute the cosines and sines of the rotation at each position.
 
         Args:
             room: the number of positions.
             layer: the number of a layer.
-            data_type: "float32" or "float16".
+            cache: the data type of the KV cache: the arrays are float16 with "float16", else float32.
 
         Returns:
             The cosines and the sines, both [room, pairs]. Layers that rotate alike share the arrays.
         """
         is_local = self._sees_window(layer) and self.architecture.local_base > 0
+        data_type = _operand_type(cache)
         key = room, is_local, data_type
         if key not in self._tables:
             frequencies, magnitude = self._rotation.frequencies(room, is_local=is_local)
@@ -263,15 +290,19 @@ class Model:
     def _sees_window(self, layer: int) -> bool:
         return replace(self.architecture, period=self._period).sees_window(layer)
 
-    def attention(self, room: int, layer: int) -> dict[str, Any]:
-        """The options of a layer's attention: heads, groups, scale, softcap, window and order of pairs.
+    def attention(self, room: int, layer: int, cache: CacheType = "float32") -> dict[str, Any]:
+        """The rotations, heads, groups, scale, softcap, window and order of pairs of a layer's attention.
 
         Args:
             room: the number of positions. A window that is as long is none.
             layer: the number of a layer.
+            cache: the data type of the KV cache.
         """
         s = self.sizes
+        cosines, sines = self.rotations(room, layer, cache)
         return {
+            "cosines": cosines,
+            "sines": sines,
             "heads": s.heads,
             "groups": s.groups,
             "scale": s.scale,
@@ -344,16 +375,16 @@ class Model:
             return table, None
         return table, self._cache_matrix("token_embd offsets", offsets)[0]["b"]
 
-    def heads(self, x: MLOperand, layer: int, data_type: CacheType = "float32") -> list[MLOperand]:
+    def heads(self, x: MLOperand, layer: int, cache: CacheType = "float32") -> list[MLOperand]:
         """Add the queries, keys and values of a layer to the graph.
 
         Args:
             x: float32 [1, tokens, width].
             layer: the number of the layer.
-            data_type: "float32" or "float16".
+            cache: the data type of the KV cache: the results are float16 with "float16", else float32.
 
         Returns:
-            Three operands of this data type: [1, tokens, heads * size], and twice [1, tokens, groups * size].
+            Three operands: [1, tokens, heads * size], and twice [1, tokens, groups * size].
         """
         s, name = self.sizes, f"blk.{layer}.attn"
         if self.architecture.is_joined:
@@ -365,7 +396,7 @@ class Model:
             for k, part in enumerate("qk"):
                 heads = parts[k].reshape([1, x.shape[1], (s.heads, s.groups)[k], s.size])
                 parts[k] = self.normalized(heads, f"{name}_{part}_norm").reshape(parts[k].shape)
-        return [_convert(part, data_type) for part in parts]
+        return [_convert(part, _operand_type(cache)) for part in parts]
 
     def gated(self, x: MLOperand, layer: int) -> MLOperand:
         """Add the gated hidden elements of a layer to the graph.

@@ -50,7 +50,7 @@ def chat(
         int | None, typer.Option(help=f"Maximum tokens of a conversation. Default: {DEFAULT_ROOM}.")
     ] = None,
     cache: Annotated[
-        str, typer.Option(help="The data type of cached keys and values: float32 or float16.")
+        str, typer.Option(help="The data type of cached keys and values: float32, float16 or int8.")
     ] = "float32",
     adapter: Annotated[
         list[str] | None,

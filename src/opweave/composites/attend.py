@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from math import copysign, inf, sqrt
@@ -104,11 +105,13 @@ def attend(
     scale: float | None = None,
     softcap: float = 0.0,
     sinks: Operand | None = None,
+    factors: Sequence[Operand] = (),
 ) -> Operand:
     """Build scaled dot product attention of built-in operations: [batches, heads, queries, size of values].
 
     Queries are [batches, heads, queries, size], keys and values [batches, groups, keys, size]. A query that sees no key gives
-    zeros. `sinks` are [heads]: the score of an additional key with value zero, which all queries of a head see.
+    zeros. `sinks` are [heads]: the score of an additional key with value zero, which all queries of a head see. `factors` are
+    those of keys and those of values, both [batches, groups, 1, keys].
     """
     check_heads(query, key, value)
     batches, heads, queries, size = query.shape
@@ -125,6 +128,8 @@ def attend(
     # Stack heads that share keys as more queries, so that no key is repeated.
     shared = [batches, groups, heads // groups * queries]
     scores = b.matmul(query if heads == groups else b.reshape(query, [*shared, size]), columns)
+    if factors:
+        scores = scores * factors[0]
     if heads != groups:
         scores = b.reshape(scores, [batches, heads, queries, keys])
     if softcap:
@@ -137,7 +142,9 @@ def attend(
     else:
         column = b.expand(b.reshape(sinks, [1, heads, 1, 1]), [batches, heads, queries, 1])
         weights = b.slice(b.softmax(b.concat([scores, column], 3), axis=3), [0] * 4, scores.shape)
-    y = b.matmul(weights if heads == groups else b.reshape(weights, [*shared, keys]), value)
+    if heads != groups:
+        weights = b.reshape(weights, [*shared, keys])
+    y = b.matmul(weights * factors[1] if factors else weights, value)
     if heads != groups:
         y = b.reshape(y, [batches, heads, queries, value.shape[3]])
     return y if seen is None else b.where(seen, y, constant(b, 0, own))

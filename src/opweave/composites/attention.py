@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.dtypes import FLOATS
+from ..core.dtypes import FLOATS, DataType
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
 from ..core.shapes import broadcasts_to
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 MASKS = (*FLOATS, "uint8")
 _HEADS = Limits("query", ranks=(4, 4))
 _JOINED = Limits("query", ranks=(3, 3))
+_CACHED = Limits((*FLOATS, "int8"), ranks=(4, 4))
+_CACHE_SCALE = Limits(("float32",), ranks=(3, 3))
+
+LEAST_CACHE_SCALE = 1e-30
+"""Smallest scale of 8-bit keys and values: it divides a vector of zeros, and no device flushes it to 0."""
 
 
 def _check_mask(mask: Operand | None, query: Operand, shape: tuple[int, ...]) -> None:
@@ -176,13 +181,15 @@ def _(
     query=Limits(FLOATS, ranks=(3, 3)),
     key=_JOINED,
     value=_JOINED,
-    past_key=_HEADS,
-    past_value=_HEADS,
+    past_key=_CACHED,
+    past_value=_CACHED,
     lengths=Limits(("int32",), ranks=(1, 1)),
     cosines=Limits("query", ranks=(2, 2)),
     sines=Limits("query", ranks=(2, 2)),
     bias=Limits("query", ranks=(0, 4)),
     sinks=Limits("query", ranks=(1, 1)),
+    past_key_scale=_CACHE_SCALE,
+    past_value_scale=_CACHE_SCALE,
 )
 def group_query_attention(
     self: Builder,
@@ -196,6 +203,8 @@ def group_query_attention(
     sines: Operand | None = None,
     bias: Operand | None = None,
     sinks: Operand | None = None,
+    past_key_scale: Operand | None = None,
+    past_value_scale: Operand | None = None,
     *,
     heads: int,
     groups: int,
@@ -204,15 +213,15 @@ def group_query_attention(
     window: int = 0,
     interleaved: bool = False,
     label: str = "",
-) -> tuple[Desc, Desc, Desc]:
+) -> tuple[Desc, ...]:
     """Compute causal attention of heads that share keys and values in groups, with a KV cache.
 
     Args:
         query: float32 or float16 [batches, new, heads * size].
         key: [batches, new, groups * size].
         value: [batches, new, groups * size].
-        past_key: the keys so far [batches, groups, past, size].
-        past_value: the values so far [batches, groups, past, size].
+        past_key: the keys so far [batches, groups, past, size], of the data type of `query`, or int8 with scales.
+        past_value: the values so far [batches, groups, past, size], of the data type of `past_key`.
         lengths: int32 [batches]: the number of valid keys of the past. The new keys are written behind them, and must fit.
             Default: all are valid, and the cache grows.
         cosines: rotate queries and new keys by their positions first, as `rotary_embedding` does with this table
@@ -221,6 +230,9 @@ def group_query_attention(
         bias: added to the scores, broadcasts to [batches, heads, new, keys], where `keys` is the length of the keys that
             are returned; -inf hides a key.
         sinks: [heads]: for each head, the score of an additional key with value zero, which all queries see.
+        past_key_scale: for keys of int8: the scale of each vector, float32 [batches, groups, past]. A new key `k`, finite, is
+            stored as `round(k / scale)` with `scale = max(abs(k)) / 127`, and read as `int8 * scale`.
+        past_value_scale: the same for values.
         heads: the number of heads of the queries.
         groups: the number of heads of keys and values; divides `heads`.
         softcap: scores become `softcap * tanh(scores / softcap)`, before `bias` is added; 0 leaves them.
@@ -229,7 +241,8 @@ def group_query_attention(
 
     Returns: The result [batches, new, heads * size], and the keys and values to pass as the past next time: of the shape of
         `past_key` if there are `lengths` (unused positions have any contents), otherwise
-        [batches, groups, past + new, size]. All have the data type of `query`. A query that sees no key gives zeros.
+        [batches, groups, past + new, size]. A query that sees no key gives zeros. With scales, two more results are the scales
+        of the keys and values that are returned.
     Raises: shapes that do not fit; before a graph runs on a CPU, an input `lengths` that leaves no space for
         the new keys.
 
@@ -250,10 +263,13 @@ def group_query_attention(
     require((past_key is None) == (past_value is None), "past_key and past_value must be given together")
     require(lengths is None or past_key is not None, "lengths must come with past_key and past_value")
     check_shape([batches], "the number of batches", lengths=lengths)
+    stored = _check_cache_type(query, past_key, past_value, past_key_scale, past_value_scale)
     if past_key is not None:
         past = past_key.shape[2]
         shape = [batches, groups, past, size]
         check_shape(shape, "[batches, groups, past, size of a head]", past_key=past_key, past_value=past_value)
+        scales = {"past_key_scale": past_key_scale, "past_value_scale": past_value_scale}
+        check_shape(shape[:3], "[batches, groups, past]", **scales)
         require(lengths is None or past >= new, f"past_key must have room for {new} new keys, got {past_key.desc}")
     keys = key_count(query, past_key, lengths)
     _check_rotation(cosines, sines, size, keys if lengths is None else new)
@@ -263,8 +279,37 @@ def group_query_attention(
     check_shape([heads], "the number of heads", sinks=sinks)
     require(softcap >= 0, f"softcap must not be negative, got {softcap}")
     require(window >= 0, f"window must not be negative, got {window}")
-    present = Desc(query.data_type, (batches, groups, keys, size))
-    return query.desc, present, present
+    present = Desc(stored, (batches, groups, keys, size))
+    if past_key_scale is None:
+        return query.desc, present, present
+    present_scale = Desc("float32", (batches, groups, keys))
+    return query.desc, present, present, present_scale, present_scale
+
+
+def _check_cache_type(
+    query: Operand,
+    past_key: Operand | None,
+    past_value: Operand | None,
+    past_key_scale: Operand | None,
+    past_value_scale: Operand | None,
+) -> DataType:
+    """Return the data type of cached keys and values: that of `query`, or int8 if there are scales."""
+    require(
+        (past_key_scale is None) == (past_value_scale is None),
+        "past_key_scale and past_value_scale must be given together",
+    )
+    require(past_key_scale is None or past_key is not None, "past_key_scale must come with past_key and past_value")
+    stored: DataType = query.data_type if past_key_scale is None else "int8"
+    for name, operand in {"past_key": past_key, "past_value": past_value}.items():
+        if operand is None:
+            continue
+        hint = "" if operand.data_type != "int8" else "; int8 takes past_key_scale and past_value_scale"
+        rule = "int8, as there are scales" if past_key_scale is not None else f"{stored}, the data type of query"
+        require(
+            operand.data_type == stored,
+            f"{name} must be {rule}, got {operand.desc}{hint if past_key_scale is None else ''}",
+        )
+    return stored
 
 
 def key_count(query: Operand, past_key: Operand | None, lengths: Operand | None) -> int:
@@ -284,7 +329,9 @@ def _check_rotation(cosines: Operand | None, sines: Operand | None, size: int, p
 
 
 group_query_attention.default("scale")(_scale)
-group_query_attention.in_place(output1="past_key", output2="past_value")
+group_query_attention.in_place(
+    output1="past_key", output2="past_value", output3="past_key_scale", output4="past_value_scale"
+)
 
 
 @group_query_attention.value_range("lengths")
@@ -309,13 +356,15 @@ def _(
     sines: Operand | None,
     bias: Operand | None,
     sinks: Operand | None,
+    past_key_scale: Operand | None,
+    past_value_scale: Operand | None,
     heads: int,
     groups: int,
     scale: float,
     softcap: float,
     window: int,
     interleaved: bool,
-) -> tuple[Operand, Operand, Operand]:
+) -> tuple[Operand, ...]:
     batches, new = query.shape[:2]
     total = key_count(query, past_key, lengths)
     # Decompose only the rotation: an engine may have a kernel for the remaining attention.
@@ -331,34 +380,71 @@ def _(
             for x, count in ((query, heads), (key, groups))
         )
         operands = (query, key, value, past_key, past_value, lengths, None, None, bias, sinks)
-        options = {"heads": heads, "groups": groups, "scale": scale, "softcap": softcap, "window": window}
-        y, k, v = group_query_attention(b, *operands, **options)
-        return y, k, v
+        scales = (past_key_scale, past_value_scale)
+        sizes = {"heads": heads, "groups": groups, "scale": scale, "softcap": softcap, "window": window}
+        return group_query_attention(b, *operands, *scales, **sizes)
     q, k, v = split_heads(b, query, heads), split_heads(b, key, groups), split_heads(b, value, groups)
     mask = Mask()
-    if bias is not None:
-        mask.add(bias)
+    rows, filled = None, None
     if lengths is None:
-        if past_key is not None and past_value is not None:
-            k, v = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
         mask.restrict(np.tri(new, total, total - new, dtype=bool))
         if window:
             mask.restrict(~np.tri(new, total, total - new - window, dtype=bool))
-        y = attend(b, q, k, v, mask, scale=scale, softcap=softcap, sinks=sinks)
-        return join_heads(b, y), k, v
-    assert past_key is not None
-    assert past_value is not None
-    start = b.reshape(lengths, [batches, 1, 1, 1])
-    positions = start + line(b, 0, new, "int32", [1, 1, new, 1])
-    rows = b.expand(positions, k.shape)
-    k, v = (b.scatter_elements(old, rows, x, axis=2) for old, x in ((past_key, k), (past_value, v)))
-    # Unused positions of the cache may hold NaN, and 0 * NaN is NaN.
-    filled = b.lesser(line(b, 0, total, "int32", [1, 1, total, 1]), start + new)
-    nothing = constant(b, 0, query.data_type)
-    columns = line(b, 0, total, "int32", [1, 1, 1, total])
-    mask.restrict(b.lesser_or_equal(columns, positions), some=True)
-    if window:
-        mask.restrict(b.greater(columns, positions - window), some=True)
-    known_k, known_v = (b.where(filled, x, nothing) for x in (k, v))
-    y = attend(b, q, known_k, known_v, mask, scale=scale, softcap=softcap, sinks=sinks)
-    return join_heads(b, y), k, v
+    else:
+        start = b.reshape(lengths, [batches, 1, 1, 1])
+        rows = start + line(b, 0, new, "int32", [1, 1, new, 1])
+        filled = b.lesser(line(b, 0, total, "int32", [1, 1, total, 1]), start + new)
+        columns = line(b, 0, total, "int32", [1, 1, 1, total])
+        mask.restrict(b.lesser_or_equal(columns, rows), some=True)
+        if window:
+            mask.restrict(b.greater(columns, rows - window), some=True)
+    options: dict[str, Any] = {"scale": scale, "softcap": softcap}
+    if past_key_scale is None:
+        if bias is not None:
+            mask.add(bias)
+        present = [_append(b, *pair, rows) for pair in ((past_key, k), (past_value, v))]
+        visible = [_without_unused(b, x, filled) for x in present]
+        return join_heads(b, attend(b, q, visible[0], visible[1], mask, sinks=sinks, **options)), *present
+    # All of it in float32: the products of a query with integers may exceed float16.
+    if bias is not None:
+        mask.add(_as_float32(b, bias))
+    q, sinks = _as_float32(b, q), None if sinks is None else _as_float32(b, sinks)
+    (k, k_scale), (v, v_scale) = _in_8_bits(b, k), _in_8_bits(b, v)
+    pairs = ((past_key, k), (past_value, v), (past_key_scale, k_scale), (past_value_scale, v_scale))
+    present = [_append(b, *pair, rows) for pair in pairs]
+    integers = [b.cast(x, "float32") for x in present[:2]]
+    factors = [b.reshape(_without_unused(b, x, filled), [batches, groups, 1, total]) for x in present[2:]]
+    y = attend(b, q, integers[0], integers[1], mask, sinks=sinks, factors=factors, **options)
+    y = join_heads(b, y)
+    return y if y.data_type == query.data_type else b.cast(y, query.data_type), *present
+
+
+def _as_float32(b: Operations, x: Operand) -> Operand:
+    return x if x.data_type == "float32" else b.cast(x, "float32")
+
+
+def _append(b: Operations, past: Operand | None, x: Operand, rows: Operand | None) -> Operand:
+    """Append to a cache along axis 2; write at `rows` instead, [batches, 1, new, 1], if there are `rows`."""
+    if past is None:
+        return x
+    if rows is None:
+        return b.concat([past, x], 2)
+    rows = rows if x.rank == 4 else b.reshape(rows, [rows.shape[0], 1, rows.shape[2]])
+    return b.scatter_elements(past, b.expand(rows, x.shape), x, axis=2)
+
+
+def _without_unused(b: Operations, x: Operand, filled: Operand | None) -> Operand:
+    """A cache with zeros at unused positions, which may hold NaN: 0 * NaN is NaN. `filled` is [batches, 1, keys, 1]."""
+    if filled is None:
+        return x
+    filled = filled if x.rank == 4 else b.reshape(filled, [filled.shape[0], 1, filled.shape[2]])
+    return b.where(filled, x, constant(b, 0, x.data_type))
+
+
+def _in_8_bits(b: Operations, x: Operand) -> tuple[Operand, Operand]:
+    """Round vectors of floats to int8 [batches, groups, new, size], with scales float32 [batches, groups, new]."""
+    real = _as_float32(b, x)
+    largest = b.reduce_max(b.abs(real), axes=[3], keep_dimensions=True)
+    scale = b.max(largest * (1 / 127), constant(b, LEAST_CACHE_SCALE, "float32"))
+    codes = b.clamp(b.round_even(real / scale), min_value=-127, max_value=127)
+    return b.cast(codes, "int8"), b.reshape(scale, x.shape[:3])

@@ -470,8 +470,7 @@ def _chain_values(graph: Graph) -> tuple[Any, ...]:
 
 def _updates_for_all(node: Node) -> bool:
     """Whether results that may use the memory of an operand have the shape of the operand for all sizes."""
-    pairs = ((node.inputs[operand], node.outputs[number]) for number, operand in node.op.updates.items())
-    return all(not isinstance(source, Operand) or is_same_shape(source.shape, output.shape) for source, output in pairs)
+    return all(is_same_shape(source.shape, result.shape) for result, source in node.updates.items())
 
 
 class DynamicGraphState(GraphState):

@@ -201,6 +201,16 @@ class Node:
     def title(self) -> str:
         return title(self.op.name, self.label)
 
+    @property
+    def updates(self) -> dict[Operand, Operand]:
+        """Results that may use the memory of an operand, and these operands."""
+        updates = {}
+        for number, name in self.op.updates.items():
+            source = self.inputs[name]
+            if isinstance(source, Operand) and number < len(self.outputs):
+                updates[self.outputs[number]] = source
+        return updates
+
 
 def iter_operands(operands: Mapping[str, Any]) -> Iterator[Any]:
     """Iterate over operands by parameter, in order: sequences are flattened, None is left out."""
@@ -290,11 +300,9 @@ class Graph:
         for name, output in self.outputs.items():
             if (node := output.node) is None:
                 continue
-            for number, operand in node.op.updates.items():
-                source = node.inputs[operand]
-                is_pair = node.outputs[number] is output and isinstance(source, Operand) and source.desc == output.desc
-                if is_pair and source in names:
-                    sources[name] = names[source]
+            source = node.updates.get(output)
+            if source is not None and source in names and source.desc == output.desc:
+                sources[name] = names[source]
         return sources
 
     def __str__(self) -> str:

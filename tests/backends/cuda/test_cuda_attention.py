@@ -94,6 +94,27 @@ def test_masks(device_context: ow.MLContext, kind: str, causal: bool) -> None:
 
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
+def test_cache_of_int8(device_context: ow.MLContext, data_type: str) -> None:
+    """A prompt behind a cache of int8, which the kernel reads; room that is not used has scales of NaN."""
+    new, room, length = (200, 700, 300) if HARDWARE else (17, 50, 20)
+    arrays = {
+        "query": array(1, new, 64, data_type=data_type),
+        "key": array(1, new, 32, data_type=data_type),
+        "value": array(1, new, 32, data_type=data_type),
+        "lengths": np.array([length], "int32"),
+    }
+    for kind in ("key", "value"):
+        arrays[f"past_{kind}"] = (array(1, 2, room, 16) * 40).clip(-127, 127).astype("int8")
+        arrays[f"past_{kind}_scale"] = np.full((1, 2, room), 0.02, "float32")
+        arrays[f"past_{kind}_scale"][..., length:] = np.nan
+
+    def build(b: ow.MLGraphBuilder, **operands: Any) -> Any:
+        return composites.group_query_attention(b, **operands, heads=4, groups=2)[0]
+
+    compare(device_context, build, arrays)
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
 @pytest.mark.parametrize("options", [{}, {"window": 20}, {"softcap": 3.0}])
 def test_lengths(device_context: ow.MLContext, options: dict[str, Any], data_type: str) -> None:
     """Prompts behind caches of different lengths, whose rooms hold NaN."""

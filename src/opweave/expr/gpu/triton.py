@@ -30,17 +30,18 @@ TYPES: dict[str, str] = {
     "int8": "i8",
     "uint8": "u8",
 }
-"""Names of types in signatures, of elements that a kernel reads or writes. Expressions read no int8 and no bfloat16."""
+"""Names of types in signatures, of elements that a kernel reads or writes. Expressions read no bfloat16."""
 
 SIZE = "=i32"
 """The type of a parameter for a size, which is no pointer."""
 
 _COMPUTED: dict[Type, str] = {
     **dict.fromkeys(("float32", "float16"), "float32"),
-    **dict.fromkeys(("int32", "index", "uint8"), "int32"),
+    **dict.fromkeys(("int32", "index", "int8", "uint8"), "int32"),
     "bool": "int1",
 }
-"""Types that elements are computed in. uint8 is only compared and cast."""
+"""Types that elements are computed in. Integers of 8 bits are only compared and cast."""
+_BYTES = ("int8", "uint8")
 
 
 _FLOATS = {
@@ -190,7 +191,7 @@ class Statements:
         conditions = [self.inside[way] for way in sorted(along) if self.inside[way]]
         mask = f", mask={' & '.join(f'({c})' for c in conditions)}, other=0" if conditions else ""
         loaded = f"tl.load({self.names[node.source]} + ({flat}){mask})"
-        return f"tl.cast({loaded}, tl.{_COMPUTED[node.type]})" if node.type in ("float16", "uint8") else loaded
+        return f"tl.cast({loaded}, tl.{_COMPUTED[node.type]})" if node.type in ("float16", *_BYTES) else loaded
 
     def _call(self, node: Call, parts: Sequence[str]) -> str:
         kind = _COMPUTED.get(node.parts[-1].type, "")
@@ -216,7 +217,7 @@ class Statements:
         if node.name in ("floor_div", "mod") and _is_natural(node):
             return f"{parts[0]} {'//' if node.name == 'floor_div' else '%'} {parts[1]}"
         table = {**_ANY, **(_FLOATS if kind == "float32" else _INTEGERS if kind == "int32" else {})}
-        if node.name not in table or node.type == "uint8":
+        if node.name not in table or node.type in _BYTES:
             raise UnsupportedError(f"{node.name} of {node.parts[-1].type}")
         return table[node.name].format(*parts)
 
@@ -291,7 +292,7 @@ def _cast(text: str, source: Type, target: Type) -> str:
         return text if source == "bool" else f"{text} != 0"
     if source == "bool":
         return f"tl.where({text}, {'1.0, 0.0' if target_type == 'float32' else '1, 0'})"
-    if (source_type == "float32" and target_type == "int32") or target == "uint8":
+    if (source_type == "float32" and target_type == "int32") or target in _BYTES:
         raise UnsupportedError(f"casts from {source} to {target}")
     if source_type == "int32" and target_type == "float32":
         text = f"tl.cast({text}, tl.float32)"

@@ -179,8 +179,9 @@ def _declarations_of(op: Op[..., Any]) -> dict[str, str]:
 
 
 def _updates(op: Op[..., Any] | None, inputs: Sequence[str]) -> dict[int, int]:
-    """Position of a result that may alias an operand -> position of that operand in `inputs`."""
-    return {result: inputs.index(name) for result, name in op.updates.items()} if op is not None else {}
+    """Position of a result that may alias an operand -> position of that operand in `inputs`, if the operand is there."""
+    updates = {} if op is None else op.updates
+    return {result: inputs.index(name) for result, name in updates.items() if name in inputs}
 
 
 def converts(

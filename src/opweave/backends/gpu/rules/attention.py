@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ....composites import group_query_attention, multi_head_attention, scaled_dot_product_attention
-from ....expr import Traced, clamp, compute, where
+from ....composites.attention import LEAST_CACHE_SCALE
+from ....expr import Traced, cast, clamp, compute, max as larger_of, max_over, round_even, where
 from ....expr.array import truth
-from ....expr.gpu import Workgroups
+from ....expr.gpu import Local, Workgroups
 from ....expr.ir import Cast, storage
 from ....expr.tracing import of_input
 from ..table import gpu
@@ -80,6 +81,44 @@ def _(query: Traced, key: Traced, value: Traced, mask: Traced | None, heads: int
     return _in_one_array(_with_mask(problem, mask, causal), query, shape, place)
 
 
+def _cached_element(memory: Traced, scale: Traced | None = None) -> Element:
+    """An element of cached keys or values, as float32."""
+    if scale is None:
+        array = widen(memory)
+        return lambda *p: array[p]
+    return lambda b, g, k, s: cast(memory[b, g, k, s], "float32") * scale[b, g, k]
+
+
+def _scale_of_vector(program: Workgroups, vector: Local) -> Local:
+    """Compute the scale of a vector in workgroup memory that becomes int8."""
+    (size,) = vector.desc.shape
+    part, scale = 1 << size.bit_length() // 2, program.shared_array([1])
+    largest = program.shared_array([-(-size // part)])
+
+    def largest_of_part(k: Traced) -> Traced:
+        return max_over(part, lambda j: abs(program[vector][clamp(k * part + j, None, size - 1)]))
+
+    program.fill(largest, largest_of_part)
+    count = largest.desc.shape[0]
+    program.fill(scale, lambda _: larger_of(max_over(count, lambda k: program[largest][k]) / 127, LEAST_CACHE_SCALE))
+    return scale
+
+
+def _joined(old: Traced | None, new: Traced) -> Traced:
+    """Concatenate along axis 2."""
+    assert old is not None
+    past, shape = old.shape[2], (*new.shape[:2], old.shape[2] + new.shape[2], *new.shape[3:])
+
+    def element(b: Traced, g: Traced, at: Traced, *s: Traced) -> Traced:
+        return where(at < past, old.clamped[(b, g, at, *s)], new.clamped[(b, g, at - past, *s)])
+
+    return compute(shape, element)
+
+
+def _code(quotient: Traced) -> Traced:
+    return cast(clamp(round_even(quotient), -127, 127), "int8")
+
+
 @gpu.lower(group_query_attention)
 def _(
     query: Traced,
@@ -92,6 +131,8 @@ def _(
     sines: Traced | None,
     bias: Traced | None,
     sinks: Traced | None,
+    past_key_scale: Traced | None,
+    past_value_scale: Traced | None,
     heads: int,
     groups: int,
     scale: float,
@@ -157,21 +198,64 @@ def _(
         stages.add(program, targets[0], "the new keys and values")
         return list(map(of_input, targets))
 
+    def append_in_8_bits(stages: Stages) -> list[Traced]:
+        """Append the new keys and values as int8, then their scales."""
+        pasts = (past_key, past_value, past_key_scale, past_value_scale)
+        labels = ("the past keys", "the past values", "the scales of the past keys", "the scales of the past values")
+        length = new if lengths is None else keys
+        targets = [stages.array("int8", [batches, groups, length, size]) for _ in range(2)]
+        targets += [stages.array("float32", [batches, groups, length]) for _ in range(2)]
+        if lengths is not None:
+            for old, target, label in zip(pasts, targets, labels, strict=True):
+                assert old is not None
+                stages.add(old, target, label)
+        program = Workgroups([batches, new, groups], width=size)
+        batch, i, group = program.positions
+        row = i if lengths is None else position(batch, i)
+        vectors = [program.shared_array([size]) for _ in range(2)]
+        for vector, element in zip(vectors, (new_key, new_value), strict=True):
+            program.fill(vector, lambda s, element=element: element(batch, group, i, s))
+        factors = [_scale_of_vector(program, vector) for vector in vectors]
+        for target, vector, factor in zip(targets, vectors, factors, strict=False):
+            program.write(
+                target,
+                [size],
+                lambda s: (batch, group, row, s),
+                lambda s, vector=vector, factor=factor: _code(program[vector][s] / program[factor][0]),
+            )
+        for target, factor in zip(targets[2:], factors, strict=True):
+            program.write(target, [1], lambda _: (batch, group, row), lambda k, factor=factor: program[factor][k])
+        stages.add(program, targets[0], "the new keys and values")
+        present = list(map(of_input, targets))
+        if lengths is not None:
+            return present
+        pairs = zip(
+            pasts, present, ("the keys", "the values", "scales of the keys", "scales of the values"), strict=True
+        )
+        return [stages.store(_joined(old, added), label) for old, added, label in pairs]
+
     def plan(stages: Stages) -> list[Traced]:
-        if lengths is None:
+        if past_key_scale is not None:
+            memory = append_in_8_bits(stages)
+        elif lengths is None:
             elements = ((past_key, new_key, "keys"), (past_value, new_value, "values"))
             memory = [stages.store(present(old, element), f"the {label}") for old, element, label in elements]
         else:
             memory = append_new(stages)
-        all_keys, all_values = map(widen, memory)
+        of_key, of_value = _cached_element(*memory[::2]), _cached_element(*memory[1::2])
 
         def of_query(b: Traced, h: Traced, i: Traced, s: Traced) -> Traced:
             return rotate(q, b, h, i, s) * scale
 
         read = [query, *memory, *(a for a in (lengths, cosines, sines, bias, sinks) if a is not None)]
-        if rotation is not None and len(read) + 1 > stages.features.max_buffers:
+        count = len(read) + 1
+        if rotation is not None and count > stages.features.max_buffers:
             turned = stages.store(compute([batches, heads, new, size], of_query), "the queries")
             of_query = lambda *p: turned[p]  # noqa: E731
+            count -= 2
+        if past_key_scale is not None and count > stages.features.max_buffers:
+            real = [stages.store(compute([batches, groups, keys, size], of), "as floats") for of in (of_key, of_value)]
+            of_key, of_value = map(_cached_element, real)
 
         def visible(b: Traced, h: Traced, i: Traced, at: Traced) -> Traced:
             seen = at <= position(b, i)
@@ -180,8 +264,8 @@ def _(
         problem = Attention(
             *sizes,
             query=of_query,
-            key=lambda *p: all_keys[p],
-            value=lambda *p: all_values[p],
+            key=of_key,
+            value=of_value,
             visible=visible,
             adjust=None if bias is None else _plus(broadcast(widen(bias))),
             sink=None if sinks is None else lambda h: widen(sinks)[h],

@@ -78,11 +78,17 @@ def _has_kernel(
     lengths: Operand | None,
     cosines: Operand | None,
     bias: Operand | None,
+    past_key_scale: Operand | None,
     heads: int,
 ) -> bool:
-    """Whether the kernel supports the head size and the rotation; after a past, several new keys only for a single batch."""
+    """Whether the kernel supports the head size and the rotation; after a past, several new keys only for a single batch.
+
+    The kernel reads keys of int8 with scales that are the same at all positions.
+    """
     batches, new, hidden = query.shape
     size = hidden // heads
+    if past_key_scale is not None:
+        return False
     if cosines is not None:
         rows, pairs = cosines.shape
         if size % 16 or pairs % 8 or rows < key_count(query, past_key, lengths):
