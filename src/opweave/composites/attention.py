@@ -230,9 +230,9 @@ def group_query_attention(
         bias: added to the scores, broadcasts to [batches, heads, new, keys], where `keys` is the length of the keys that
             are returned; -inf hides a key.
         sinks: [heads]: for each head, the score of an additional key with value zero, which all queries see.
-        past_key_scale: for keys of int8: the scale of each vector, float32 [batches, groups, past]. A new key `k`, finite, is
-            stored as `round(k / scale)` with `scale = max(abs(k)) / 127`, and read as `int8 * scale`.
-        past_value_scale: the same for values.
+        past_key_scale: the scale of each vector of 8-bit keys, float32 [batches, groups, past]. A new key `k`, finite, is
+            stored as `round(k / scale)` with `scale = max(abs(k)) / 127`, and read as this integer times `scale`.
+        past_value_scale: the same for values, float32.
         heads: the number of heads of the queries.
         groups: the number of heads of keys and values; divides `heads`.
         softcap: scores become `softcap * tanh(scores / softcap)`, before `bias` is added; 0 leaves them.
