@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, get_args
 
 import numpy as np
@@ -69,7 +70,7 @@ class Decoder:
         require(bool(adapters) or adapter_rank is None, "adapter_rank must come with adapters")
         self._slots = AdapterSlots(context, model, adapters, adapter_rank) if adapters else None
         self.tokens: list[int] = []
-        self._is_on_host, self._is_built = context.backend.space.is_host, False
+        self._is_on_host, self._is_built, self._is_compiled = context.backend.space.is_host, False, False
         self._graph: MLGraph | None = None
         self._choice: tuple[Sampler, CompiledSampler] | None = None
         s = model.sizes
@@ -195,8 +196,12 @@ class Decoder:
         write(self.context, self._length, len(self.tokens))
         sides = {} if self._slots is None else self._slots.tensors
         inputs = {"tokens": source, "length": self._length, **self._past, **sides}
-        # The KV cache is updated in place: the same tensors are inputs and outputs.
-        self.context.dispatch(self.graph, inputs, {"logits": self._logits, **self._past})
+        graph = self.graph
+        # The first pass compiles the graph.
+        with nullcontext() if self._is_compiled else self.model.releasing():
+            # The KV cache is updated in place: the same tensors are inputs and outputs.
+            self.context.dispatch(graph, inputs, {"logits": self._logits, **self._past})
+        self._is_compiled = True
         self.tokens += tokens
 
     def _source(self, tokens: list[int]) -> MLTensor:

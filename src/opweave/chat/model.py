@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, replace
 from math import sqrt
@@ -15,6 +16,7 @@ from ..composites.packing import unpack_codes
 from ..context.builder import MLGraphBuilder
 from ..core.dtypes import DataType
 from ..core.graph import MLOperand
+from ..memory.spilled import SpilledArrays
 from ..support.errors import DataError, NotSupportedError
 from .architectures import ARCHITECTURES
 from .gguf import GGUF, Weight
@@ -163,6 +165,7 @@ class Model:
     def __init__(self, file: GGUF, *, quantized: bool = True, for_cpu: bool = True) -> None:
         self.file, self.quantized, self.for_cpu = file, quantized, for_cpu
         self._operands: dict[str, Matrix] = {}
+        self._spilled = SpilledArrays()
         kind = Metadata(file).text("general.architecture")
         if kind not in ARCHITECTURES:
             raise NotSupportedError(f"{file.path} is a model of type {kind}; {', '.join(ARCHITECTURES)} are run")
@@ -217,6 +220,10 @@ class Model:
         adapted = copy(self)
         adapted.side_operands = operands
         return adapted
+
+    def releasing(self) -> AbstractContextManager[None]:
+        """Keep the model's own matrices out of memory while an engine packs copies of them, and then until they are read."""
+        return self._spilled.releasing()
 
     def _matrix_shape(self, name: str) -> tuple[int, int]:
         shape = self.file.weights[name].shape
@@ -513,7 +520,11 @@ class Model:
     def _cache_matrix(self, name: str, make: Callable[[], Matrix]) -> Matrix:
         """Cache a matrix, so that all graphs share the arrays."""
         if name not in self._operands:
-            self._operands[name] = make()
+            matrix, copies = make()
+            if self.for_cpu:
+                matrix = {k: self._spilled.add(v) if isinstance(v, np.ndarray) else v for k, v in matrix.items()}
+                self._spilled.release()
+            self._operands[name] = matrix, copies
             self.file.release()
         return self._operands[name]
 
