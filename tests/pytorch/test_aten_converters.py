@@ -16,9 +16,9 @@ from torch.utils import _pytree
 import opweave as ow
 from opweave.pytorch.convert import ASSERTIONS, LabellingBuilder, ProgramConversion
 from opweave.pytorch.program import shapes_needed
-from opweave.pytorch.registry import CONVERTERS
+from opweave.pytorch.registry import COMPLEX_CONVERTERS, CONVERTERS
 from opweave.pytorch.sizes import SizeNames
-from opweave.pytorch.tensors import array_of, data_type_of, tensor_of
+from opweave.pytorch.tensors import PARTS, array_of, data_type_of, shape_of, tensor_of
 
 SAMPLES = all_samples()
 
@@ -33,6 +33,9 @@ MADE_WITHOUT_OPERANDS = {
     "aten.zeros.default",
     "aten.empty_like.default",
     "aten.new_empty.default",
+    "aten.empty_strided.default",
+    "aten.empty_permuted.default",
+    "aten.new_empty_strided.default",
 }
 """Operators whose calls have no operands, or results that are not defined: `test_from_torch.py` has them, with sizes."""
 
@@ -77,7 +80,7 @@ class Recorded:
             if node.op == "placeholder":
                 meta = node.meta["val"]
                 shape = []
-                for size in meta.shape:
+                for size in shape_of(meta):
                     if not isinstance(size, int) and size.node.expr.is_Symbol:
                         sizes.values.setdefault(str(size.node.expr), ow.Size(str(size.node.expr)))
                         shape.append(str(size.node.expr))
@@ -103,6 +106,8 @@ def _meta(node: Any) -> Any:
 def check(got: Any, expected: Any, tolerance: float) -> None:
     assert got.dtype == expected.dtype
     assert got.shape == expected.shape
+    if expected.dtype in PARTS:
+        got, expected = torch.view_as_real(got), torch.view_as_real(expected.resolve_conj())
     if not expected.dtype.is_floating_point:
         assert torch.equal(got, expected), (got, expected)
         return
@@ -156,6 +161,12 @@ def _nodes(graph: ow.MLGraph) -> Any:
     return recorded_graph(graph).nodes
 
 
+COMPLEX_WITHOUT_SAMPLES = {
+    *("aten.empty_like.default", "aten.new_empty.default", "aten.lift_fresh.default", "aten.full.default"),
+    "aten._conj.default",
+}
+"""Operators of complex numbers whose results are not defined, are folded, or which the harness cannot record."""
+
 FAMILIES_ELSEWHERE = {
     *("convolution", "ordering", "padding", "pooling", "quantized", "recurrent", "resizing", "statistics", "vision"),
     "windows",
@@ -163,8 +174,18 @@ FAMILIES_ELSEWHERE = {
 """Modules of converters whose calls are in `test_torch_families.py`."""
 
 
+def _is_complex(name: str, sample: Sample) -> bool:
+    leaves = _pytree.tree_leaves((sample.args, operator_of(name)(*sample.args, **sample.kwargs)))
+    return any(isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in leaves)
+
+
 def test_every_converter_has_samples() -> None:
-    sampled = {name for name, _, _ in SAMPLES}
+    calls: dict[bool, set[str]] = {False: set(), True: set()}
+    for name, _, sample in SAMPLES:
+        calls[_is_complex(name, sample)].add(name)
+    assert calls[True] <= COMPLEX_CONVERTERS.keys()
+    assert COMPLEX_CONVERTERS.keys() - calls[True] <= COMPLEX_WITHOUT_SAMPLES
+    sampled = calls[False]
     assert sampled <= CONVERTERS.keys()
     own = {
         name
@@ -175,6 +196,6 @@ def test_every_converter_has_samples() -> None:
 
 
 def test_names_are_operators_of_pytorch() -> None:
-    for name in (*CONVERTERS, *ASSERTIONS):
+    for name in (*CONVERTERS, *COMPLEX_CONVERTERS, *ASSERTIONS):
         if name.startswith(("aten.", "prims.")):  # others belong to packages that may not be imported
             assert str(operator_of(name)) == name

@@ -39,9 +39,9 @@ from .control import CONTROL
 from .decompose import decompose
 from .fallback import Slot, TorchCall, add_torch_node
 from .labels import label_of, place_of
-from .registry import CONVERTERS, AtenCall, NotConvertible
+from .registry import COMPLEX_CONVERTERS, CONVERTERS, AtenCall, NotConvertible
 from .sizes import SizeNames, maximum, minimum
-from .tensors import array_of, data_type_of, require_dense
+from .tensors import PARTS, array_of, data_type_of, require_dense, shape_of
 from .views import Views, functional, is_mutable, schema_of
 
 FOLDED_BYTES = 1 << 20
@@ -119,6 +119,8 @@ class ProgramConversion:
         if tensor.device.type != "cpu":
             tensor = tensor.cpu()
             memory.copies.add(tensor.nbytes, "constants on a GPU")
+        if tensor.dtype in PARTS:
+            tensor = torch.view_as_real(tensor.resolve_conj())
         if tensor.dim() > 1 and not tensor.is_contiguous() and 0 not in tensor.stride():
             # The transposed view of a parameter: keep the memory, and let the graph transpose.
             order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), axis))
@@ -179,7 +181,7 @@ class Frame:
         if is_mutable(target):
             target = functional(target)
         if str(target) == "aten.sym_size.int":
-            return args[0].shape[args[1]]
+            return args[0].shape[args[1] % _meta(node.args[0]).dim()]
         return self._call(node, target, args, kwargs)
 
     # Operators -------------------------------------------------------------------------------------------------------
@@ -189,9 +191,10 @@ class Frame:
         if folded is not None:
             return folded
         name, reason = str(target), "Opweave has no converter for it"
-        if name in CONVERTERS:
+        table = COMPLEX_CONVERTERS if _has_complex_numbers(node) else CONVERTERS
+        if name in table:
             try:
-                return self._convert(node, name, args, kwargs)
+                return self._convert(node, name, table[name], args, kwargs)
             except NotConvertible as error:
                 reason = str(error)
             except (ValidationError, NotSupportedError) as error:
@@ -210,8 +213,15 @@ class Frame:
             return inner.run()
         return self.run_by_torch(node, target, args, kwargs, reason)
 
-    def _convert(self, node: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        function, takes_call = CONVERTERS[name]
+    def _convert(
+        self,
+        node: Any,
+        name: str,
+        converter: tuple[Callable[..., Any], bool],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        function, takes_call = converter
         own = self.owner
         args = _pytree.tree_map(own.operand_of, list(args))
         kwargs = {key: _pytree.tree_map(own.operand_of, value) for key, value in kwargs.items()}
@@ -260,7 +270,9 @@ class Frame:
         if not operands or not leaves:
             raise NotSupportedError(f"from_torch: {name} in {place}: {reason}, and it has no tensors in or out")
         data_types = [data_type_of(leaf.dtype, f"from_torch: a result of {name} in {place}") for leaf in leaves]
-        shapes = [[own.names.size_of(size, f"from_torch: a size in {name}") for size in leaf.shape] for leaf in leaves]
+        shapes = [
+            [own.names.size_of(size, f"from_torch: a size in {name}") for size in shape_of(leaf)] for leaf in leaves
+        ]
         call = TorchCall(target, filled[0], filled[1], dtypes, [leaf.dtype for leaf in leaves], data_types, reason)
         label = f"{self.builder.label} ({name})"
         results = iter(add_torch_node(self.builder, call, operands, shapes, sizes, label))
@@ -282,6 +294,16 @@ class Frame:
 def _meta(node: Any) -> Any:
     """The value of a node as PyTorch sees it: a tensor without memory."""
     return node.meta.get("val")
+
+
+def _has_complex_numbers(node: Any) -> bool:
+    """Whether a call has complex tensors among its arguments and results."""
+    metas = [node.meta.get("val"), *map(_meta, node.all_input_nodes)]
+    return any(getattr(leaf, "dtype", None) in PARTS for meta in metas for leaf in _leaves(meta))
+
+
+def _leaves(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (tuple, list)) else (value,)
 
 
 def _map_with(function: Callable[[Any, Any], Any], values: Any, metas: Any) -> Any:

@@ -36,6 +36,7 @@ from ..support.names import short_repr
 from .order import check_order
 from .program import ConvertedProgram, ProgramOutput, convert_program
 from .runner import WRITTEN, ModuleRunner
+from .tensors import PARTS, shape_of
 
 OPTIONS = ("device", "fallback", "precision")
 """The names of options in `torch.compile(options=…)`."""
@@ -416,7 +417,7 @@ class GpuRunner:
         shapes: dict[str, tuple[int, ...]] = {}
         results: dict[str, Any] = {}
         if graph is not None:
-            shapes = {name: tuple(sources[name].shape) for name in graph.inputs}
+            shapes = {name: tuple(shape_of(sources[name])) for name in graph.inputs}
             results = self._results(graph, shapes)
             tensors = {name: self._context.tensor_from(_plain(sources[name])) for name in graph.inputs}
             outputs = {name: self._context.tensor_from(_plain(result)) for name, result in results.items()}
@@ -438,10 +439,12 @@ class GpuRunner:
 
     def _results(self, graph: MLGraph, shapes: Mapping[str, Any]) -> dict[str, Any]:
         """Tensors of PyTorch's allocator for the outputs of the graph."""
-        return {
-            name: torch.empty(shape, dtype=self._dtypes.get(name, torch.int64), device=self._device)
-            for name, shape in graph.compute_shapes(shapes).items()
-        }
+        results = {}
+        for name, shape in graph.compute_shapes(shapes).items():
+            dtype = self._dtypes.get(name, torch.int64)
+            own = shape[:-1] if dtype in PARTS else shape
+            results[name] = torch.empty(own, dtype=dtype, device=self._device)
+        return results
 
 
 def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
@@ -452,8 +455,13 @@ def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]
 
 
 def _plain(tensor: Any) -> Any:
-    """A tensor that DLPack can pass: contiguous, without gradients, and bool as uint8."""
+    """A tensor that DLPack can pass: contiguous, without gradients, bool as uint8, and complex numbers as their parts."""
     tensor = tensor.detach()
+    if tensor.is_conj():
+        tensor = tensor.resolve_conj()
+        memory.copies.add(tensor.nbytes, "conjugated views of PyTorch")
+    if tensor.dtype in PARTS:
+        tensor = torch.view_as_real(tensor)
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
         memory.copies.add(tensor.nbytes, "make contiguous")

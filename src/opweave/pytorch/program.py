@@ -17,7 +17,7 @@ from ..core.sizes import Size
 from ..support.errors import NotSupportedError
 from .convert import FallbackCall, LabellingBuilder, ProgramConversion
 from .sizes import SizeNames
-from .tensors import data_type_of, require_dense
+from .tensors import data_type_of, require_dense, shape_of
 from .views import written_arguments_of
 
 
@@ -129,7 +129,7 @@ def convert_program(
         subject = f"from_torch: input {name!r}"
         data_type = data_type_of(meta.dtype, subject)
         require_dense(meta, subject)
-        operand = builder.input(name, data_type, _declared(name, meta.shape, sizes, names))
+        operand = builder.input(name, data_type, _declared(name, shape_of(meta), sizes, names))
         inputs.append(ProgramInput(name, position, tensor, meta.dtype))
         values.append(operand)
     for index, size in later:

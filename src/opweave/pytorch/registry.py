@@ -40,6 +40,9 @@ AtenConverter = Callable[..., Any]
 CONVERTERS: dict[str, tuple[AtenConverter, bool]] = {}
 """Name of an operator with its overload, such as "aten.add.Tensor" -> its converter, and whether it takes `call`."""
 
+COMPLEX_CONVERTERS: dict[str, tuple[AtenConverter, bool]] = {}
+"""The same for calls with complex tensors among arguments and results: operands have their parts in a last axis of 2."""
+
 
 class NotConvertible(Exception):  # noqa: N818  (a property of a call, which becomes an error only with fallback="error")
     """A call that graphs cannot express; the message is the reason that `explain()` shows."""
@@ -53,12 +56,22 @@ def refuse_if(condition: Any, reason: str) -> None:
 
 def converts(*names: str) -> Callable[[AtenConverter], AtenConverter]:
     """Register the decorated function as the converter of operators: `"aten.add.Tensor"`."""
+    return _registered(CONVERTERS, names)
 
+
+def converts_complex(*names: str) -> Callable[[AtenConverter], AtenConverter]:
+    """Register the decorated function as the converter of calls with complex tensors."""
+    return _registered(COMPLEX_CONVERTERS, names)
+
+
+def _registered(
+    table: dict[str, tuple[AtenConverter, bool]], names: Sequence[str]
+) -> Callable[[AtenConverter], AtenConverter]:
     def register(function: AtenConverter) -> AtenConverter:
         takes_call = "call" in inspect.signature(function).parameters
         for name in names:
-            assert name not in CONVERTERS, name
-            CONVERTERS[name] = function, takes_call
+            assert name not in table, name
+            table[name] = function, takes_call
         return function
 
     return register

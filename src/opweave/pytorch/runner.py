@@ -23,7 +23,7 @@ from ..support.names import short_repr
 from .convert import FallbackCall
 from .export import check_devices, check_module, export, flatten, names_of
 from .program import ConvertedProgram, ProgramInput, ProgramOutput, convert_program
-from .tensors import array_of, data_type_of, tensor_of
+from .tensors import PARTS, array_of, data_type_of, tensor_of
 
 WRITTEN = "a buffer that the module writes to"
 """The reason for copying results into buffers and arguments, for the counter of copies."""
@@ -201,6 +201,10 @@ class ModuleRunner:
         return value
 
 
+_COMPLEX = {torch.complex64: np.complex64, torch.complex128: np.complex128}
+"""Complex data types that NumPy has."""
+
+
 def _kind_of(leaves: Sequence[Any]) -> str:
     """The kind of results: that of the first argument that is a tensor or an array."""
     for leaf in leaves:
@@ -231,6 +235,8 @@ def _input(subject: str, context: MLContext, item: ProgramInput, value: Any) -> 
             )
         return array_of(value, f"{subject}: {item.name!r}")
     array = as_array(value, f"{subject}: {item.name!r}")
+    if item.dtype in PARTS and array.dtype == _COMPLEX[item.dtype]:
+        return array.view(array.real.dtype).reshape(*array.shape, 2)
     expected = numpy_type(data_type_of(item.dtype, item.name))
     if item.dtype is torch.bool and array.dtype == np.bool_:
         return array.view(np.uint8)
@@ -270,4 +276,6 @@ def _as_kind(result: Any, dtype: Any, kind: str) -> Any:
         return result
     if kind == "torch":
         return tensor_of(result, dtype)
+    if dtype in PARTS:
+        return result.view(_COMPLEX[dtype])[..., 0] if dtype in _COMPLEX else result
     return result.view(np.bool_) if dtype is torch.bool else result

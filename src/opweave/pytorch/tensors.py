@@ -32,20 +32,32 @@ DATA_TYPES: dict[Any, Any] = {
 }
 """Data type of PyTorch -> the name of the data type here. Tensors of bool are uint8 operands that hold 0 and 1."""
 
+PARTS: dict[Any, Any] = {
+    torch.complex64: torch.float32,
+    torch.complex128: torch.float64,
+    torch.complex32: torch.float16,
+}
+"""Data type of complex numbers -> that of their parts: operands have a last axis of 2, the real and the imaginary part."""
+
 INTEGER_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Width of an element in bytes -> an integer type that NumPy has, too."""
 
 
 def data_type_of(dtype: Any, subject: str) -> DataType:
-    """The name of a data type of PyTorch.
+    """The name of a data type of PyTorch; of complex numbers, that of their parts.
 
     Raises:
-        NotSupportedError: graphs have no such type, as complex64.
+        NotSupportedError: graphs have no such type, as quint8.
     """
-    name: DataType | None = DATA_TYPES.get(dtype)
+    name: DataType | None = DATA_TYPES.get(PARTS.get(dtype, dtype))
     if name is None:
         raise NotSupportedError(f"{subject} is {dtype}, which graphs do not have")
     return name
+
+
+def shape_of(tensor: Any) -> list[Any]:
+    """The shape of the operand that stands for a tensor, which may be one without memory."""
+    return [*tensor.shape, 2] if tensor.dtype in PARTS else list(tensor.shape)
 
 
 def require_dense(tensor: Any, subject: str) -> None:
@@ -61,13 +73,18 @@ def require_dense(tensor: Any, subject: str) -> None:
 
 
 def array_of(tensor: Any, subject: str = "a tensor") -> np.ndarray:
-    """The memory of a tensor on the CPU as an array, without a copy; bool becomes uint8.
+    """The memory of a tensor on the CPU as an array, without a copy; bool becomes uint8, complex numbers their parts.
 
     Raises:
         NotSupportedError: the tensor is not dense; `subject` names it in the message.
     """
     require_dense(tensor, subject)
     plain = tensor.detach()
+    if plain.is_conj():
+        plain = plain.resolve_conj()
+        memory.copies.add(plain.nbytes, "conjugated views of PyTorch")
+    if plain.dtype in PARTS:
+        plain = torch.view_as_real(plain)
     if plain.is_neg():
         # A part of a conjugated complex tensor: its memory has the other sign.
         plain = plain.resolve_neg()
@@ -85,6 +102,8 @@ def tensor_of(array: np.ndarray, dtype: Any) -> Any:
     """A tensor of a data type of PyTorch over the memory of an array, which must be writable, without a copy."""
     if dtype is torch.bool:
         return torch.from_numpy(array).view(torch.bool)
+    if dtype in PARTS:
+        return torch.view_as_complex(tensor_of(array, PARTS[dtype]))
     try:
         return torch.from_numpy(array)
     except TypeError:

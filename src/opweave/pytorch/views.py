@@ -195,6 +195,12 @@ def _selected(b: Any, old: MLOperand, new: MLOperand, dim: int, index: int) -> M
     return select_scatter(b, old, new, dim, index)
 
 
+def _on_diagonal(b: Any, old: MLOperand, new: MLOperand, *args: Any, **kwargs: Any) -> MLOperand:
+    from .converters.indexing import diagonal_scatter
+
+    return diagonal_scatter(b, old, new, *args, **kwargs)
+
+
 def _joined(b: Any, old: MLOperand, new: Any, sizes: Any, dim: int = 0) -> MLOperand:
     return new[0] if len(new) == 1 else b.concat(new, dim % old.rank)
 
@@ -218,5 +224,6 @@ _WRITERS: dict[str, Callable[..., Any]] = {
     "unbind": _stacked,
     "slice": _sliced,
     "select": _selected,
+    "diagonal": _on_diagonal,
 }
 """Views -> what puts the new value of a view into its base."""

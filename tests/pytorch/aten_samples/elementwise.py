@@ -28,6 +28,14 @@ _ALPHA = [Sample(X, Y, alpha=2), Sample(INTEGERS, DIVISORS, alpha=-3), Sample(X,
 # Numbers that 16-bit floats do not have, and quotients that round up to whole numbers which their divisor exceeds.
 _WIDE = [Sample(floats(3, 4, low=-0.4, high=0.4, dtype=torch.float16), number) for number in (70000.0, 1e-4)]
 _WIDE.append(Sample(floats(3, 4, dtype=torch.bfloat16), 1.003))
+# Operands without axes keep their own data type, if they are the second ones.
+_SCALARS = [
+    Sample(floats(3, dtype=torch.float16, low=0.001, high=0.9), torch.tensor(70000.0)),
+    Sample(floats(3, dtype=torch.float16, low=0.001, high=0.9), torch.tensor(70000)),
+    Sample(floats(3, dtype=torch.bfloat16), torch.tensor(1.003, dtype=torch.float64)),
+    Sample(torch.tensor(70000.0), floats(3, dtype=torch.float16)),
+    Sample(floats(dtype=torch.float16), torch.tensor(70000.0)),
+]
 TENTHS = torch.arange(-50, 50) / 10
 
 _UNARY = [Sample(X), Sample(HALF), Sample(floats())]
@@ -40,9 +48,21 @@ SAMPLES = {
     "aten.sub.Scalar": [*_WITH_NUMBER, Sample(X, 3, 2)],
     "aten.rsub.Tensor": _ARITHMETIC + _ALPHA,
     "aten.rsub.Scalar": [*_WITH_NUMBER, Sample(X, 3, 2)],
-    "aten.mul.Tensor": _ARITHMETIC + _BOOLS + _WIDE + [Sample(bools(4), floats(4))],
+    "aten.mul.Tensor": _ARITHMETIC + _BOOLS + _WIDE + _SCALARS + [Sample(bools(4), floats(4))],
     "aten.mul.Scalar": _WITH_NUMBER,
-    "aten.div.Tensor": _ARITHMETIC + _BOOLS + _WIDE,
+    "aten.div.Tensor": _ARITHMETIC + _BOOLS + _WIDE + _SCALARS,
+    "aten.hypot.default": [
+        Sample(X, Y),
+        Sample(X * 1e30, Y),
+        Sample(specials(), specials().flip(0)),
+        Sample(HALF, HALF),
+    ],
+    "aten.signbit.default": [Sample(X), Sample(specials()), Sample(INTEGERS), Sample(HALF), Sample(X.double())],
+    "aten.copysign.Tensor": [Sample(X, Y), Sample(specials(), specials().flip(0)), Sample(INTEGERS, floats(4))],
+    "aten.copysign.Scalar": [Sample(X, -2.0), Sample(X, 1), Sample(specials(), -0.0)],
+    "aten.fmax.default": [Sample(X, Y), Sample(INTEGERS, DIVISORS), Sample(specials(), specials().flip(0))],
+    "aten.fmin.default": [Sample(X, Y), Sample(INTEGERS, DIVISORS), Sample(specials(), specials().flip(0))],
+    "aten.ldexp.Tensor": [Sample(X, integers(4)), Sample(X, Y)],
     "aten.div.Scalar": _WITH_NUMBER,
     "aten.true_divide.Tensor": [Sample(X, Y), Sample(INTEGERS, DIVISORS)],
     "aten.div.Tensor_mode": [

@@ -21,6 +21,7 @@ _SLICES = [
 SAMPLES = {
     "aten.slice.Tensor": _SLICES,
     "aten.slice_copy.Tensor": _SLICES,
+    "aten.narrow_copy.default": [Sample(X, 1, 1, 3)],
     "aten.narrow.default": [Sample(X, 1, 1, 3), Sample(X, 0, -2, 2)],
     "aten.select.int": [Sample(X, 0, 1), Sample(X, 1, -1), Sample(X, -1, 0), Sample(floats(3), 0, 2)],
     "aten.select_copy.int": [Sample(X, 0, 1)],
@@ -36,6 +37,60 @@ SAMPLES = {
         Sample(floats(7, 3), integers(4, low=0, high=7).int(), 0),
         Sample(floats(7, 3), integers(low=0, high=7)),
     ],
+    **{
+        f"aten.{name}.default": [
+            *[
+                Sample(
+                    floats(7, 3), integers(6, low=0, high=7), torch.tensor([0, 2, 2, 5]), False, mode, padding_idx=-1
+                )
+                for mode in (0, 1, 2)
+            ],
+            *[
+                Sample(
+                    floats(7, 3),
+                    torch.tensor([1, 4, 1, 0, 4]),
+                    torch.tensor([0, 1, 5]),
+                    False,
+                    mode,
+                    False,
+                    None,
+                    True,
+                    4,
+                )
+                for mode in (0, 1, 2)
+            ],
+            Sample(
+                floats(7, 3),
+                integers(6, low=0, high=7).int(),
+                torch.tensor([0, 3], dtype=torch.int32),
+                False,
+                0,
+                False,
+                floats(6),
+            ),
+        ]
+        for name in ("_embedding_bag", "_embedding_bag_forward_only")
+    },
+    "aten.masked_scatter.default": [
+        Sample(floats(3, 4), bools(3, 4), floats(12)),
+        Sample(floats(3, 4), torch.zeros(4, dtype=torch.bool), floats(12)),
+        Sample(integers(3, 4), bools(3, 1), integers(3, 4, seed=4)),
+    ],
+    "aten.diagonal_scatter.default": [
+        Sample(floats(4, 5), floats(4), names=False),
+        Sample(floats(4, 5), floats(3), -1, names=False),
+        Sample(X, floats(5, 3), 1, 2, 0, names=False),
+    ],
+    **{
+        f"aten.{name}.default": [
+            Sample(floats(24), [3, 4], [5, 2], 1, names=False),
+            Sample(floats(4, 6), [6, 4], [1, 6], names=False),
+            Sample(floats(4, 6).T, [2, 3], [6, 1], 2, names=False),
+            Sample(floats(4, 6), [24], [1], names=False),
+            Sample(floats(3), [2, 3], [0, 1], names=False),
+        ]
+        for name in ("as_strided", "as_strided_copy")
+    },
     "aten.index_select.default": [Sample(X, 1, torch.tensor([4, 0, 0])), Sample(X, -1, torch.tensor(3))],
     "aten.gather.default": [
         Sample(X, 1, integers(4, 2, 6, low=0, high=5)),

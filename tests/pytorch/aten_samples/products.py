@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from . import Sample, floats
 
 A, B = floats(3, 4), floats(4, 5)
@@ -28,6 +30,16 @@ SAMPLES = {
         Sample(floats(5), floats(2, 3, 4), floats(2, 4, 5), beta=0, alpha=0.5),
         Sample(floats(3, 5), floats(2, 3, 4), floats(2, 4, 5), beta=2),
     ],
+    "aten.addbmm.default": [
+        Sample(floats(3, 5), floats(2, 3, 4), floats(2, 4, 5)),
+        Sample(floats(5), floats(2, 3, 4), floats(2, 4, 5), beta=0.5, alpha=2),
+        Sample(floats(3, 5), floats(2, 3, 4), floats(2, 4, 5), beta=0),
+    ],
+    "aten.linalg_inv_ex.default": [
+        Sample(floats(4, 4) + 3 * torch.eye(4), names=False),
+        Sample(floats(2, 3, 3) + 3 * torch.eye(3), names=False),
+    ],
+    "aten._linalg_det.default": [Sample(floats(4, 4), names=False), Sample(floats(2, 3, 3), names=False)],
     "aten.mm.default": [Sample(A, B), Sample(A, floats(5, 4).t())],
     "aten.bmm.default": [Sample(floats(2, 3, 4), floats(2, 4, 5))],
     "aten.matmul.default": [

@@ -2,6 +2,7 @@
 
 from . import (
     attention as attention,
+    complex_numbers as complex_numbers,
     convolution as convolution,
     creation as creation,
     elementwise as elementwise,

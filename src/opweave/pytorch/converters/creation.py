@@ -33,13 +33,21 @@ def _(b: MLGraphBuilder, self: MLOperand, *args: Any, call: AtenCall, **options:
     return filled(b, shape, args[-1] if args else options["fill_value"], call)
 
 
-@converts("aten.zeros.default", "aten.ones.default", "aten.empty.memory_format")
-def _(b: MLGraphBuilder, size: Sequence[Any], *, call: AtenCall, **options: Any) -> MLOperand:
+@converts(
+    "aten.zeros.default",
+    "aten.ones.default",
+    "aten.empty.memory_format",
+    "aten.empty_strided.default",
+    "aten.empty_permuted.default",
+)
+def _(b: MLGraphBuilder, size: Sequence[Any], *layout: Any, call: AtenCall, **options: Any) -> MLOperand:
     return filled(b, size, int("ones" in call.name), call)
 
 
-@converts("aten.new_zeros.default", "aten.new_ones.default", "aten.new_empty.default")
-def _(b: MLGraphBuilder, self: MLOperand, size: Sequence[Any], *, call: AtenCall, **options: Any) -> MLOperand:
+@converts("aten.new_zeros.default", "aten.new_ones.default", "aten.new_empty.default", "aten.new_empty_strided.default")
+def _(
+    b: MLGraphBuilder, self: MLOperand, size: Sequence[Any], *layout: Any, call: AtenCall, **options: Any
+) -> MLOperand:
     return filled(b, size, int("ones" in call.name), call)
 
 

@@ -62,10 +62,14 @@ def _(b: MLGraphBuilder, self: Any, other: Any, *, call: AtenCall) -> MLOperand:
 def promote_factors(b: MLGraphBuilder, call: AtenCall, *values: Any) -> list[MLOperand]:
     """Operands and numbers in one data type, which is float32 where 16-bit floats do not have a number.
 
-    PyTorch multiplies and divides 16-bit floats by numbers of float32, so that 0.001 * 70000 is 70 and not infinite.
+    PyTorch multiplies and divides 16-bit floats by numbers of float32, so that 0.001 * 70000 is 70 and not infinite. The same
+    holds for a second operand without axes, which keeps its own data type.
     """
     kind = call.data_type
     if kind in ("float16", "bfloat16"):
+        second = values[-1]
+        if isinstance(second, MLOperand) and not second.rank and second.data_type != kind:
+            return call.promote(b, *values, data_type="float32")
         numbers = torch.tensor([value for value in values if isinstance(value, (int, float))], dtype=torch.float64)
         if not torch.equal(numbers.to(call.dtype).double(), numbers):
             kind = "float32"
@@ -225,13 +229,70 @@ def _(b: MLGraphBuilder, self: MLOperand) -> MLOperand:
 
 @converts("aten.atan2.default")
 def _(b: MLGraphBuilder, self: MLOperand, other: MLOperand, *, call: AtenCall) -> MLOperand:
-    y, x = call.promote(b, self, other)
+    return arc_tangent(b, *call.promote(b, self, other))
+
+
+def arc_tangent(b: MLGraphBuilder, y: MLOperand, x: MLOperand) -> MLOperand:
+    """The angle of the point (x, y)."""
     # atan(y / x), turned by pi where x is negative; for x = 0 the quotient is infinite, or 0 / 0 for the origin.
     zero, pi = as_type(b, 0, x.data_type), as_type(b, math.pi, x.data_type)
     is_origin = b.logical_and(b.equal(x, zero), b.equal(y, zero))
     angle = composites.atan(b, b.div(y, b.where(is_origin, as_type(b, 1, x.data_type), x)))
     turn = b.where(b.lesser(y, zero), b.neg(pi), pi)
     return b.where(b.lesser(x, zero), b.add(angle, turn), angle)
+
+
+@converts("aten.hypot.default")
+def _(b: MLGraphBuilder, self: MLOperand, other: MLOperand, *, call: AtenCall) -> MLOperand:
+    return length_of(b, *call.promote(b, self, other))
+
+
+def length_of(b: MLGraphBuilder, x: MLOperand, y: MLOperand) -> MLOperand:
+    """The length of the vector (x, y); the larger part is divided out, since its square may be infinite."""
+    zero, one = (as_type(b, number, x.data_type) for number in (0, 1))
+    x, y = b.abs(x), b.abs(y)
+    largest = b.max(x, y)
+    is_infinite = b.logical_or(b.is_infinite(x), b.is_infinite(y))
+    size = b.where(b.logical_or(b.equal(largest, zero), is_infinite), one, largest)
+    first, second = b.div(x, size), b.div(y, size)
+    length = b.mul(size, b.sqrt(b.add(b.mul(first, first), b.mul(second, second))))
+    return b.where(is_infinite, as_type(b, math.inf, x.data_type), length)
+
+
+@converts("aten.signbit.default")
+def _(b: MLGraphBuilder, self: MLOperand) -> MLOperand:
+    return is_signed(b, self)
+
+
+def is_signed(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
+    """Whether the sign is negative, also that of zero."""
+    if is_float(x.data_type):
+        kinds: dict[str, Any] = {"float32": "int32", "float64": "int64", "float16": "int16", "bfloat16": "int16"}
+        x = composites.bit_cast(b, x, kinds[x.data_type])
+    return b.lesser(x, as_type(b, 0, x.data_type))
+
+
+@converts("aten.copysign.Tensor", "aten.copysign.Scalar")
+def _(b: MLGraphBuilder, self: MLOperand, other: Any, *, call: AtenCall) -> MLOperand:
+    x, y = call.promote(b, self, other)
+    size = b.abs(x)
+    return b.where(is_signed(b, y), b.neg(size), size)
+
+
+@converts("aten.fmax.default", "aten.fmin.default")
+def _(b: MLGraphBuilder, self: MLOperand, other: MLOperand, *, call: AtenCall) -> MLOperand:
+    """The larger or smaller element; one that is NaN leaves the other."""
+    x, y = call.promote(b, self, other)
+    result = b.max(x, y) if "fmax" in call.name else b.min(x, y)
+    if not is_float(x.data_type):
+        return result
+    return b.where(b.is_nan(x), y, b.where(b.is_nan(y), x, result))
+
+
+@converts("aten.ldexp.Tensor")
+def _(b: MLGraphBuilder, self: MLOperand, other: MLOperand, *, call: AtenCall) -> MLOperand:
+    x, y = call.promote(b, self, other)
+    return b.mul(x, b.pow(as_type(b, 2, x.data_type), y))
 
 
 # Activations ---------------------------------------------------------------------------------------------------------

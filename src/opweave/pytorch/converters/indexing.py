@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ def _(b: MLGraphBuilder, self: MLOperand, dim: int = 0, start: Any = None, end: 
     return window(b, self, axis, first, count, step)
 
 
-@converts("aten.narrow.default")
+@converts("aten.narrow.default", "aten.narrow_copy.default")
 def _(b: MLGraphBuilder, self: MLOperand, dim: int, start: Any, length: Any) -> MLOperand:
     axis = axis_of(dim, self.rank)
     first = self.shape[axis] + start if isinstance(start, int) and start < 0 else start
@@ -111,6 +111,50 @@ def _(
     sparse: bool = False,
 ) -> MLOperand:
     return b.gather(weight, indices, axis=0)
+
+
+@converts("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
+def _(
+    b: MLGraphBuilder,
+    weight: MLOperand,
+    indices: MLOperand,
+    offsets: MLOperand,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: MLOperand | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[MLOperand | None, ...]:
+    """Sums, means (mode 1) or maxima (mode 2) of rows in bags, whose begins are `offsets`."""
+    count, width = indices.shape[0], weight.shape[1]
+    bags = offsets.shape[0] - 1 if include_last_offset else offsets.shape[0]
+    kind = weight.data_type
+    rows, zero = b.gather(weight, indices, axis=0), as_type(b, 0, kind)
+    if per_sample_weights is not None:
+        rows = b.mul(rows, b.reshape(per_sample_weights, [count, 1]))
+    # The bag of a position: the number of bags that begin at or before it.
+    begins = b.cast(b.reshape(window(b, offsets, 0, 0, bags), [1, bags]), "int64")
+    has_begun = b.lesser_or_equal(begins, line(b, 0, count, "int64", [count, 1]))
+    bag = b.sub(b.reduce_sum(b.cast(has_begun, "int64"), axes=[1]), as_type(b, 1, "int64"))
+    is_real = None
+    if padding_idx >= 0:
+        is_real = b.reshape(b.not_equal(indices, as_type(b, padding_idx, indices.data_type)), [count, 1])
+    lowest = as_type(b, -inf, kind)
+    nothing = lowest if mode == 2 else zero
+    rows = rows if is_real is None else b.where(is_real, rows, nothing)
+    places = b.reshape(bag, [count, 1])
+    result = composites.scatter_reduce(
+        b, b.expand(nothing, [bags, width]), places, rows, axis=0, reduction="max" if mode == 2 else "add"
+    )
+    if mode == 0:
+        return result, None, None, None
+    ones = b.expand(as_type(b, 1, kind), [count, 1])
+    ones = ones if is_real is None else b.where(is_real, ones, zero)
+    sizes = composites.scatter_reduce(b, b.expand(zero, [bags, 1]), places, ones, axis=0, reduction="add")
+    if mode == 2:
+        return b.where(b.greater(sizes, zero), result, zero), None, None, None
+    return b.div(result, b.max(sizes, as_type(b, 1, kind))), None, None, None
 
 
 @converts("aten.index_select.default")
@@ -332,6 +376,18 @@ def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: MLOperand, value: Any
     return b.scatter_elements(self, b.expand(column, shape), new, axis=axis)
 
 
+@converts("aten.masked_scatter.default")
+def _(b: MLGraphBuilder, self: MLOperand, mask: MLOperand, source: MLOperand) -> MLOperand:
+    """Replace the elements where the mask holds by those of `source`, in order."""
+    shape = broadcast(self.shape, mask.shape)
+    x, chosen = (y if y.shape == shape else b.expand(y, shape) for y in (self, mask))
+    flat = b.cast(b.reshape(chosen, [prod(shape)]), "int64")
+    # The n-th element that is chosen gets element n - 1; those before the first one get any.
+    places = b.max(b.sub(b.cumulative_sum(flat, 0), as_type(b, 1, "int64")), as_type(b, 0, "int64"))
+    new = b.gather(b.reshape(source, [prod(source.shape)]), places, axis=0)
+    return b.where(chosen, b.reshape(new, shape), x)
+
+
 # Parts at positions --------------------------------------------------------------------------------------------------
 
 
@@ -359,9 +415,60 @@ def _(b: MLGraphBuilder, self: MLOperand, offset: int = 0, dim1: int = 0, dim2: 
     rest = [axis for axis in range(self.rank) if axis not in (first, second)]
     x = b.transpose(self, permutation=[*rest, first, second])
     lead = [self.shape[axis] for axis in rest]
+    positions = b.constant(_diagonal(rows, columns, offset))
+    return b.gather(b.reshape(x, [*lead, rows * columns]), positions, axis=len(lead))
+
+
+@converts("aten.diagonal_scatter.default")
+def diagonal_scatter(
+    b: MLGraphBuilder, self: MLOperand, src: MLOperand, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> MLOperand:
+    """Replace a diagonal of the matrices of two axes."""
+    first, second = axis_of(dim1, self.rank), axis_of(dim2, self.rank)
+    rows, columns = self.shape[first], self.shape[second]
+    refuse_if(isinstance(rows, Size) or isinstance(columns, Size), "the sizes of its matrices are not known")
+    order = [*(axis for axis in range(self.rank) if axis not in (first, second)), first, second]
+    x = b.transpose(self, permutation=order)
+    flat = b.reshape(x, [*x.shape[:-2], rows * columns])
+    positions = b.constant(_diagonal(rows, columns, offset).reshape([1] * (flat.rank - 1) + [-1]))
+    y = b.scatter_elements(flat, b.expand(positions, src.shape), src, axis=flat.rank - 1)
+    return b.transpose(b.reshape(y, x.shape), permutation=[order.index(axis) for axis in range(self.rank)])
+
+
+def _diagonal(rows: int, columns: int, offset: int) -> np.ndarray:
+    """The positions of a diagonal in a flattened matrix."""
     count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
-    positions = np.arange(count) * (columns + 1) + max(offset, 0) + max(-offset, 0) * columns
-    return b.gather(b.reshape(x, [*lead, rows * columns]), b.constant(positions), axis=len(lead))
+    return np.arange(count) * (columns + 1) + max(offset, 0) + max(-offset, 0) * columns
+
+
+@converts("aten.as_strided.default", "aten.as_strided_copy.default")
+def _(
+    b: MLGraphBuilder,
+    self: MLOperand,
+    size: Sequence[Any],
+    stride: Sequence[Any],
+    storage_offset: Any = None,
+    *,
+    call: AtenCall,
+) -> MLOperand:
+    """A view by strides: elements at positions of the flattened tensor, if the tensor fills its memory."""
+    tensor = call.arguments[0]
+    numbers = [*size, *stride, *self.shape, 0 if storage_offset is None else storage_offset]
+    refuse_if(any(isinstance(number, Size) for number in numbers), "its strides or sizes are not known")
+    order = sorted(range(self.rank), key=lambda axis: (-tensor.stride(axis), axis))
+    y = b.transpose(self, permutation=order) if order != list(range(self.rank)) else self
+    plain = tensor.permute(order).is_contiguous() if self.rank else True
+    first = 0 if storage_offset is None else storage_offset - tensor.storage_offset()
+    positions = np.full((), first, np.int64)
+    for count, step in zip(size, stride, strict=True):
+        positions = positions[..., None] + np.arange(count, dtype=np.int64) * step
+    total = prod(self.shape)
+    reaches = positions.size and (positions.min() < 0 or positions.max() >= total)
+    refuse_if(not plain or reaches, "it reads memory beyond its tensor")
+    flat = b.reshape(y, [total])
+    if positions.size == total and np.array_equal(positions.ravel(), np.arange(total)):
+        return b.reshape(flat, list(size))
+    return b.gather(flat, b.constant(positions), axis=0)
 
 
 @converts("aten.tril.default", "aten.triu.default")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,33 @@ def _(b: MLGraphBuilder, self: MLOperand, k: int, dim: int = -1, keepdim: bool =
     sizes = [*self.shape[:axis], 1, *self.shape[axis + 1 :]]
     shape = sizes if keepdim else [*self.shape[:axis], *self.shape[axis + 1 :]]
     return tuple(b.reshape(b.slice(y, starts, sizes), shape) for y in (values, positions))
+
+
+@converts("aten.median.default", "aten.median.dim", "aten.nanmedian.default", "aten.nanmedian.dim")
+def _(b: MLGraphBuilder, self: MLOperand, dim: int | None = None, keepdim: bool = False, *, call: AtenCall) -> Any:
+    """The lower median. NaN gives NaN, except for `nanmedian`, whose rows may have fewer elements."""
+    x = b.reshape(self, [prod(self.shape)]) if dim is None or not self.rank else self
+    axis = axis_of(0 if dim is None else dim, x.rank)
+    size = x.shape[axis]
+    refuse_if(isinstance(size, Size) or size == 0, f"the size of the axis is {size}")
+    values, positions = top_k(b, x, size, axis, largest=False)
+    shape = [*x.shape[:axis], 1, *x.shape[axis + 1 :]]
+    middle = b.expand(as_type(b, (size - 1) // 2, "int64"), shape)
+    if is_float(x.data_type):
+        nans = b.reduce_sum(b.cast(b.is_nan(x), "int64"), axes=[axis], keep_dimensions=True)
+        zero, one = as_type(b, 0, "int64"), as_type(b, 1, "int64")
+        if "nanmedian" in call.name:
+            # NaN is sorted behind all numbers.
+            count = b.sub(as_type(b, size, "int64"), nans)
+            middle = b.div(b.max(b.sub(count, one), zero), as_type(b, 2, "int64"))
+        else:
+            middle = b.where(b.greater(nans, zero), b.sub(as_type(b, size, "int64"), nans), middle)
+    chosen = [b.gather_elements(y, middle, axis=axis) for y in (values, positions)]
+    if dim is None:
+        return b.reshape(chosen[0], [])
+    keeps = keepdim and self.rank > 0
+    kept = shape if keeps else [*self.shape[:axis], *self.shape[axis + 1 :]]
+    return tuple(b.reshape(y, kept) for y in chosen)
 
 
 def _count_smaller(
@@ -127,6 +155,38 @@ def _(b: MLGraphBuilder, self: MLOperand, dim: int, *, dtype: Any = None, call: 
         return x
     result: MLOperand = composites.cumulative_product(b, x, axis_of(dim, x.rank))
     return result
+
+
+@converts("aten.logcumsumexp.default")
+def _(b: MLGraphBuilder, self: MLOperand, dim: int) -> MLOperand:
+    """Partial sums of exponentials, in log2(size) steps that double the reach: each sum has a maximum of its own."""
+    if not self.rank:
+        return self
+    axis = axis_of(dim, self.rank)
+    size = self.shape[axis]
+    refuse_if(isinstance(size, Size), "the size of the axis is not known")
+    x, reach = self, 1
+    while reach < size:
+        starts = [0] * x.rank
+        first = [*x.shape[:axis], reach, *x.shape[axis + 1 :]]
+        sizes = [*x.shape[:axis], size - reach, *x.shape[axis + 1 :]]
+        nothing = b.expand(as_type(b, -inf, x.data_type), first)
+        x = log_add_exp(b, x, b.concat([nothing, b.slice(x, starts, sizes)], axis))
+        reach *= 2
+    return x
+
+
+def log_add_exp(b: MLGraphBuilder, x: MLOperand, y: MLOperand) -> MLOperand:
+    """log(exp(x) + exp(y)): the larger one, and log1p of exp(-|x - y|)."""
+    largest = b.max(x, y)
+    # Equal infinities have no difference.
+    distance = b.where(b.equal(x, y), as_type(b, 0, x.data_type), b.neg(b.abs(b.sub(x, y))))
+    return b.where(b.is_infinite(largest), largest, b.add(largest, composites.log1p(b, b.exp(distance))))
+
+
+@converts("aten.logaddexp.default")
+def _(b: MLGraphBuilder, self: MLOperand, other: MLOperand, *, call: AtenCall) -> MLOperand:
+    return log_add_exp(b, *call.promote(b, self, other))
 
 
 def _partial_extremes(b: MLGraphBuilder, x: MLOperand, dim: int, is_maximum: bool) -> tuple[MLOperand, ...]:

@@ -85,13 +85,22 @@ def circular_pad(b: MLGraphBuilder, self: MLOperand, pad: Sequence[int]) -> MLOp
     return x
 
 
+def pad_evenly(b: MLGraphBuilder, x: MLOperand, size: int, mode: str) -> MLOperand:
+    """Pad both ends of the last axis, in a mode of `aten.pad`."""
+    return _in_mode(b, x, [size, size], mode, None)
+
+
 @converts("aten.pad.default")
 def _(
     b: MLGraphBuilder, self: MLOperand, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> MLOperand:
+    return _in_mode(b, self, pad, mode, value)
+
+
+def _in_mode(b: MLGraphBuilder, x: MLOperand, pad: Sequence[int], mode: str, value: float | None) -> MLOperand:
     if mode == "circular":
-        return circular_pad(b, self, pad)
+        return circular_pad(b, x, pad)
     if mode == "constant":
-        return constant_pad(b, self, pad, value or 0)
+        return constant_pad(b, x, pad, value or 0)
     refuse_if(mode not in ("reflect", "replicate"), f"its mode is {mode!r}")
-    return _pad(b, self, pad, mode="reflection" if mode == "reflect" else "edge")
+    return _pad(b, x, pad, mode="reflection" if mode == "reflect" else "edge")

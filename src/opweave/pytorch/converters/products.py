@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ... import composites
 from ...context.builder import MLGraphBuilder
 from ...core.graph import MLOperand
 from ..registry import as_type, converts
@@ -57,6 +58,25 @@ def _(
     y = b.matmul(batch1, batch2)
     y = y if is_one(alpha) else b.mul(y, as_type(b, alpha, y.data_type))
     return y if beta == 0 else b.add(y, self if is_one(beta) else b.mul(self, as_type(b, beta, y.data_type)))
+
+
+@converts("aten.addbmm.default")
+def _(
+    b: MLGraphBuilder, self: MLOperand, batch1: MLOperand, batch2: MLOperand, *, beta: Any = 1, alpha: Any = 1
+) -> MLOperand:
+    y = b.reduce_sum(b.matmul(batch1, batch2), axes=[0])
+    y = y if is_one(alpha) else b.mul(y, as_type(b, alpha, y.data_type))
+    return y if beta == 0 else b.add(y, self if is_one(beta) else b.mul(self, as_type(b, beta, y.data_type)))
+
+
+@converts("aten.linalg_inv_ex.default")
+def _(b: MLGraphBuilder, A: MLOperand, check_errors: bool = False) -> tuple[MLOperand, MLOperand]:  # noqa: N803
+    return composites.inverse(b, A), b.expand(as_type(b, 0, "int32"), A.shape[:-2])
+
+
+@converts("aten._linalg_det.default")
+def _(b: MLGraphBuilder, A: MLOperand) -> tuple[MLOperand | None, ...]:  # noqa: N803
+    return composites.det(b, A), None, None
 
 
 @converts("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.mv.default", "aten.dot.default")

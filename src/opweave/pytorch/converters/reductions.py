@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, nan, prod
 from typing import Any
+
+import numpy as np
 
 from ... import composites
 from ...context.builder import MLGraphBuilder
+from ...core.dtypes import is_float
 from ...core.graph import MLOperand
-from ..registry import AtenCall, as_type, axes_of, axis_of, converts
+from ...core.sizes import Size
+from ..registry import AtenCall, as_type, axes_of, axis_of, converts, refuse_if
 from .elementwise import cast
 from .logic import truth
 
@@ -49,12 +53,28 @@ def _(
 
 @converts("aten.amax.default", "aten.max.default")
 def _(b: MLGraphBuilder, self: MLOperand, dim: Axes = None, keepdim: bool = False) -> MLOperand:
-    return _reduce(b, "reduce_max", self, dim, keepdim)
+    return extreme(b, "max", self, dim, keepdim)
 
 
 @converts("aten.amin.default", "aten.min.default")
 def _(b: MLGraphBuilder, self: MLOperand, dim: Axes = None, keepdim: bool = False) -> MLOperand:
-    return _reduce(b, "reduce_min", self, dim, keepdim)
+    return extreme(b, "min", self, dim, keepdim)
+
+
+@converts("aten.aminmax.default")
+def _(
+    b: MLGraphBuilder, self: MLOperand, *, dim: int | None = None, keepdim: bool = False
+) -> tuple[MLOperand, MLOperand]:
+    return extreme(b, "min", self, dim, keepdim), extreme(b, "max", self, dim, keepdim)
+
+
+def extreme(b: MLGraphBuilder, kind: str, x: MLOperand, dim: Axes, keepdim: bool) -> MLOperand:
+    """The maximum or minimum, which is NaN if an element is; kernels of engines compare, and miss NaN."""
+    result = _reduce(b, f"reduce_{kind}", x, dim, keepdim)
+    if not is_float(x.data_type):
+        return result
+    has_nan = _reduce(b, "reduce_max", b.is_nan(x), dim, keepdim)
+    return b.where(has_nan, as_type(b, nan, x.data_type), result)
 
 
 @converts("aten.logsumexp.default")
@@ -65,7 +85,7 @@ def _(b: MLGraphBuilder, self: MLOperand, dim: Axes, keepdim: bool = False, *, c
 
 def _extreme(kind: str) -> Any:
     def convert(b: MLGraphBuilder, self: MLOperand, dim: int, keepdim: bool = False) -> tuple[MLOperand, MLOperand]:
-        values = _reduce(b, f"reduce_{kind}", self, dim, keepdim)
+        values = extreme(b, kind, self, dim, keepdim)
         return values, _position(b, kind, self, dim, keepdim)
 
     return convert
@@ -76,16 +96,23 @@ for _kind in ("max", "min"):
 
 
 def _position(b: MLGraphBuilder, kind: str, x: MLOperand, dim: int | None, keepdim: bool) -> MLOperand:
+    """The position of an extreme, or of the first NaN; in the flattened tensor if there is no `dim`."""
     if dim is None:
-        flat = b.reshape(x, [prod(x.shape)])
-        result: MLOperand = getattr(b, f"arg_{kind}")(flat, 0, output_data_type="int64")
+        result = _position(b, kind, b.reshape(x, [prod(x.shape)]), 0, False)
         return b.reshape(result, [1] * x.rank) if keepdim else result
     y = x if x.rank else b.reshape(x, [1])
-    keeps = keepdim and x.rank > 0
-    position: MLOperand = getattr(b, f"arg_{kind}")(
-        y, axis_of(dim, y.rank), keep_dimensions=keeps, output_data_type="int64"
-    )
-    return position
+    axis, keeps = axis_of(dim, y.rank), keepdim and x.rank > 0
+
+    def position(values: MLOperand, own: str) -> MLOperand:
+        compute = b.arg_max if own == "max" else b.arg_min
+        return compute(values, axis, keep_dimensions=keeps, output_data_type="int64")
+
+    plain = position(y, kind)
+    if not is_float(x.data_type):
+        return plain
+    is_nan = b.is_nan(y)
+    has_nan = b.reduce_max(is_nan, axes=[axis], keep_dimensions=keeps)
+    return b.where(has_nan, position(is_nan, "max"), plain)
 
 
 @converts("aten.argmax.default", "aten.argmin.default")
@@ -184,11 +211,48 @@ def _(
         return _reduce(b, "reduce_l1", x, dim, keepdim)
     size = b.abs(x)
     if order in (float("inf"), float("-inf")):
-        return _reduce(b, "reduce_max" if order > 0 else "reduce_min", size, dim, keepdim)
+        return extreme(b, "max" if order > 0 else "min", size, dim, keepdim)
     if order == 0:
         return _reduce(b, "reduce_sum", b.cast(b.not_equal(x, as_type(b, 0, x.data_type)), x.data_type), dim, keepdim)
     total = _reduce(b, "reduce_sum", b.pow(size, as_type(b, order, x.data_type)), dim, keepdim)
     return b.pow(total, as_type(b, 1 / order, x.data_type))
+
+
+def _norm(b: MLGraphBuilder, x: MLOperand, order: float, axis: int) -> MLOperand:
+    """The norm along an axis, which is removed."""
+    if order == 2:
+        return b.reduce_l2(x, axes=[axis])
+    if order == 1:
+        return b.reduce_l1(x, axes=[axis])
+    if order == inf:
+        return extreme(b, "max", b.abs(x), axis, False)
+    if order == 0:
+        return b.reduce_sum(b.cast(b.not_equal(x, as_type(b, 0, x.data_type)), x.data_type), axes=[axis])
+    total = b.reduce_sum(b.pow(b.abs(x), as_type(b, order, x.data_type)), axes=[axis])
+    return b.pow(total, as_type(b, 1 / order, x.data_type))
+
+
+@converts("aten._cdist_forward.default")
+def _(b: MLGraphBuilder, x1: MLOperand, x2: MLOperand, p: float, compute_mode: int | None) -> MLOperand:
+    rows = b.reshape(x1, [*x1.shape[:-1], 1, x1.shape[-1]])
+    columns = b.reshape(x2, [*x2.shape[:-2], 1, *x2.shape[-2:]])
+    difference = b.sub(rows, columns)
+    return _norm(b, difference, p, difference.rank - 1)
+
+
+@converts("aten._pdist_forward.default")
+def _(b: MLGraphBuilder, self: MLOperand, p: float = 2) -> MLOperand:
+    count = self.shape[0]
+    refuse_if(isinstance(count, Size), "the number of rows is not known")
+    first, second = np.triu_indices(int(count), 1)
+    rows = [b.gather(self, b.constant(places.astype(np.int64)), axis=0) for places in (first, second)]
+    return _norm(b, b.sub(*rows), p, 1)
+
+
+@converts("aten.dist.default")
+def _(b: MLGraphBuilder, self: MLOperand, other: MLOperand, p: float = 2) -> MLOperand:
+    difference = b.sub(self, other)
+    return _norm(b, b.reshape(difference, [prod(difference.shape)]), p, 0)
 
 
 # Softmax -------------------------------------------------------------------------------------------------------------
