@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 LIBRARIES := $(CURDIR)/.libraries
+TORCH_MODULES := $(CURDIR)/.torch-modules
 BIN := $(VENV)/bin
 # What is imported is compiled when it is: a small part of the packages.
 PIP := -m pip install --quiet --disable-pip-version-check --no-compile
@@ -26,7 +27,7 @@ SAMPLE_AND_PART = --sample --part $(COMMIT)
 # The same, for tests that another target runs, too: of what takes long, only the part.
 REPEATED = $(SAMPLE_AND_PART) --divide-long
 
-.PHONY: demo test with-extras without-extras test-part test-all test-torch test-libraries test-chat test-scale test-cuda test-gpu sanitize-gpu test-web test-oldest test-newest check format docs site dist bench models small-models fuzz clean
+.PHONY: demo test with-extras without-extras test-part test-all test-torch test-libraries test-chat test-scale test-cuda test-gpu sanitize-gpu test-web test-oldest test-newest check format docs site dist bench models models-torch small-models fuzz clean
 
 demo: $(VENV)/.demo
 	$(BIN)/opweave demo
@@ -151,6 +152,11 @@ models: $(VENV)/.dev
 	$(BIN)/python -m gate.packages
 	$(BIN)/python -m gate $(MODELS)
 
+# Modules of transformers, timm and torchvision as graphs, and in torch.compile, beside PyTorch: docs/models-torch.md. What was
+# measured stays in docs/models-torch.json, and the next run measures what is missing.
+models-torch: $(VENV)-torch/.installed $(TORCH_MODULES)/.installed
+	PYTHONPATH=$(TORCH_MODULES) $(VENV)-torch/bin/python -m benchmarks torch $(TORCH)
+
 small-models: $(VENV)/.dev
 	$(BIN)/python -m gate.packages --small
 
@@ -161,7 +167,7 @@ fuzz: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m fuzz $(FUZZ)
 
 clean:
-	rm -rf dist site $(VENV) $(VENV)-site $(VENV)-dist $(VENV)-torch $(VENV)-scale $(VENV)-cuda $(VENV)-oldest $(VENV)-newest $(LIBRARIES) tests/web/node_modules .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf dist site $(VENV) $(VENV)-site $(VENV)-dist $(VENV)-torch $(VENV)-scale $(VENV)-cuda $(VENV)-oldest $(VENV)-newest $(LIBRARIES) $(TORCH_MODULES) tests/web/node_modules .models .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -226,6 +232,11 @@ $(VENV)-dist/.installed: pyproject.toml
 $(VENV)-oldest/.installed: pyproject.toml | $(VENV)/.dev
 	rm -rf $(@D)
 	$(BIN)/python $(PIP) --no-deps --target $(@D) 'onnxruntime==1.31.*'
+	touch $@
+
+$(TORCH_MODULES)/.installed: tools/torch_modules.txt | $(VENV)-torch/.installed
+	rm -rf $(TORCH_MODULES)
+	$(VENV)-torch/bin/python $(PIP) --no-deps --target $(TORCH_MODULES) -r $<
 	touch $@
 
 $(LIBRARIES)/.installed: tests/libraries/packages.txt | $(VENV)-torch/.installed

@@ -19,12 +19,12 @@ class Budget:
 
     Attributes:
         limit: the largest value that is allowed.
-        of: what is limited: our value ("us", "ms", "s", "MiB"), its "ratio" to the other one, or by how much it exceeds that
-            ("us more", "ms more", "MiB more").
+        of: what is limited: our value ("us", "ms", "s", "MiB", "share"), its "ratio" to the other one, or by how much it
+            exceeds that ("us more", "ms more", "MiB more").
     """
 
     limit: float
-    of: Literal["ratio", "us", "ms", "s", "MiB", "us more", "ms more", "MiB more"] = "ratio"
+    of: Literal["ratio", "share", "us", "ms", "s", "MiB", "us more", "ms more", "MiB more"] = "ratio"
 
     def __str__(self) -> str:
         return f"<= {self.limit:g}x" if self.of == "ratio" else f"<= {self.limit:g} {self.of}"
@@ -140,6 +140,24 @@ CUDA_MODEL = Budget(3.0, "s")
 
 CUDA_NETWORK = {"time": Budget(1.0), "build": Budget(5.0, "s")}
 """On an H200 with CUDA: a call of an architecture, from arrays to arrays, beside torch.compile; seconds to build."""
+
+TORCH = {
+    "error": Budget(1e-5, "share"),
+    "error, rounded activations": Budget(2e-2, "share"),
+    "from a program": Budget(0.3),
+    "from the module": Budget(0.8),
+}
+"""Of modules of PyTorch as graphs: the root mean square of differences from eager PyTorch, relative to that of the results
+(2e-2: activations of 8 bits, where a sum in another order is rounded to another integer); and the time of loading beside
+`torch.onnx.export` and a session."""
+
+TORCH_COMPILE = {
+    "cpu, float32": {"mean": Budget(1.0), "each": Budget(1.2), "compiling": Budget(0.3)},
+    "cuda, float32": {"mean": Budget(0.8), "compiling": Budget(0.3)},
+    "cuda, tf32": {"mean": Budget(0.9), "compiling": Budget(0.3)},
+}
+"""Of torch.compile(backend="opweave") beside inductor, as multiples of its times: the geometric mean of calls, each network,
+and the geometric mean of first calls with empty caches."""
 
 CONTRACTIONS = Budget(1.1)
 """On an H200 with CUDA: the geometric mean of the ratios of contractions to PyTorch, for each precision."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 
 from .charts import Bar, Bars, Dots
 from .page import DOCS, NUMBER, Table, replace_part, tables
@@ -154,6 +154,43 @@ def models(text: str) -> Conclusion:
         f"{worst:g}. {rows.held()} models are within the limits.",
         Dots("Share of ONNX Runtime's time or memory (less is better)", groups),
     )
+
+
+def torch_modules(text: str) -> Conclusion:
+    rows = _with(text, "from a program", "from the module")
+    compiled = [each for each in tables(text) if each.header[:1] == ["compiled"]]
+    groups = {
+        "loading from a program": rows.numbers("from a program"),
+        "loading from the module": rows.numbers("from the module"),
+        **{
+            f"a call, {name}": values
+            for each in compiled
+            for name in dict.fromkeys(each.cells("precision"))
+            if (values := each.where("precision", f"^{name}$").numbers("ratio"))
+        },
+        "compiling": [value for each in compiled for value in each.numbers("compiling")],
+    }
+    groups = {name: values for name, values in groups.items() if values}
+    plain = rows.where("kind", "^(?!quantised)")
+    whole = rows.where("in PyTorch", "^none$")
+    sentences = [
+        f"Of {len(rows.rows)} modules, {len(whole.rows)} run without an operator of PyTorch; errors in float32 are at most "
+        f"{max(plain.numbers('error')):g} of the result."
+    ]
+    if "loading from a program" in groups:
+        sentences.append(
+            f"Loading takes {_x(groups['loading from a program'])} of the time of an export to ONNX and a session from a "
+            f"program, and {_x(groups['loading from the module'])} from a module, as medians."
+        )
+    for each in compiled:
+        if each.numbers("ratio"):
+            where = "a GPU" if "tf32" in each.cells("precision") else "a CPU"
+            sentences.append(
+                f"Calls of torch.compile take {geometric_mean(each.numbers('ratio')):.2f}x of inductor's time on {where}, "
+                f"and first calls {geometric_mean(each.numbers('compiling')):.2f}x, as geometric means."
+            )
+    chart = Dots("Share of the time of torch.onnx.export or inductor (less is better)", groups) if groups else None
+    return Conclusion(" ".join(sentences), chart)
 
 
 def interop(text: str) -> Conclusion:
@@ -354,6 +391,7 @@ def campaign(text: str) -> Conclusion:
 
 PAGES: dict[str, Callable[[str], Conclusion]] = {
     "models.md": models,
+    "models-torch.md": torch_modules,
     "benchmarks.md": cpu,
     "benchmarks-small.md": small,
     "benchmarks-traffic.md": traffic,

@@ -11,7 +11,6 @@ and only one is measured at a time.
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import json
 import os
 import sys
@@ -32,7 +31,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from .budgets import CUDA_NETWORK
-from .measure import ROOT, Ratio, in_process, per_call
+from .measure import Ratio, in_process, per_call, script
 from .page import DOCS, Table, versions, yes
 from .record import Record, resumed
 
@@ -126,15 +125,8 @@ As geometric means, a call takes {" and ".join(means)} of PyTorch's time.
 
 
 def architectures() -> ModuleType:
-    """Import `tools/export_architectures.py`, which is a script."""
-    path = ROOT / "tools" / "export_architectures.py"
-    spec = importlib.util.spec_from_file_location("export_architectures", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # for its dataclasses
-    spec.loader.exec_module(module)
-    return module
+    """The script with the networks, `tools/export_architectures.py`."""
+    return script("export_architectures")
 
 
 def main(

@@ -8,6 +8,7 @@ memory is measured load little else.
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -186,6 +188,17 @@ def alternate(
             way, count = ways[name], counts[name]
             times[name].append(after_rests(way, rest, min(count, RESTED_CALLS)) if rest else per_call(way, count))
     return times
+
+
+def script(name: str) -> ModuleType:
+    """Import a script of tools/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # for its dataclasses
+    spec.loader.exec_module(module)
+    return module
 
 
 def peak_mib() -> float:

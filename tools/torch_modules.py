@@ -56,7 +56,9 @@ class Module:
             warnings.simplefilter("ignore")
             module, arguments = self.make()
         for parameter in module.parameters():
-            if parameter.dim() > 1 and parameter.is_floating_point() and not parameter.any():
+            # Quantised ones are of classes of torchao, which do not have `any()`.
+            is_plain = type(parameter) is nn.Parameter and parameter.is_floating_point()
+            if is_plain and parameter.dim() > 1 and not parameter.any():
                 # Heads that start at zero give results that hide all differences.
                 nn.init.normal_(parameter, std=0.02)
         return module.eval().requires_grad_(False), arguments
@@ -488,8 +490,12 @@ MODULES = {
 
 
 def export(module: Module) -> torch.export.ExportedProgram:
-    """Export a module."""
-    network, arguments = module.build()
+    """Build and export a module."""
+    return export_network(module, *module.build())
+
+
+def export_network(module: Module, network: nn.Module, arguments: tuple[Any, ...]) -> torch.export.ExportedProgram:
+    """Export what a module has built."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         return torch.export.export(network, arguments, strict=module.is_strict)

@@ -32,6 +32,7 @@ from benchmarks import (
     measure,
     overhead,
     precision,
+    torch,
 )
 from benchmarks.__main__ import OTHERS, TABLES, command
 from benchmarks.budgets import BUDGETS, Budget
@@ -276,6 +277,82 @@ def test_record_says_which_rows_hold_and_is_resumed(tmp_path: Path) -> None:
     )
     assert resumed(path, dict[str, object], "", found.machine).rows == found.rows
     assert resumed(path, dict[str, object], "another device", found.machine) == Record(found.machine, "another device")
+
+
+def test_page_of_torch_modules_is_that_of_its_records() -> None:
+    records = {device: read(path, torch.row_of) for device, path in torch.RECORDS.items() if path.exists()}
+    assert torch.PAGE.read_text() == conclusions.completed(torch.PAGE.name, torch.markdown(records))
+
+
+def test_torch_modules_are_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[str] = []
+
+    def values(name: str, **more: Any) -> dict[str, Any]:
+        calls.append(name)
+        if name == "b" and calls.count("b") == 1:
+            raise RuntimeError("Traceback:\n  File x\nValueError: no memory\n  ^^^^")
+        return {"name": name, "package": "p", "kind": "text", "calls": 1, "by_torch": [], "error": 1e-7, **more}
+
+    def jobs(device: str, only: Any, part: str, times: bool, turns: int, pairs: int) -> Any:
+        more = (
+            {"program": {"ours": [1.0], "theirs": [4.0]}, "module": {"ours": [3.0], "theirs": [4.0]}} if times else {}
+        )
+        return {name: partial(values, name, **more) for name in "ab"}
+
+    monkeypatch.setattr(torch, "_jobs", jobs)
+    monkeypatch.setattr(torch, "_machine", lambda device: "a machine")
+    options: Any = {"only": None, "part": "", "turns": 1, "pairs": 1, "minutes": 9.0, "again": False, "render": False}
+    run = partial(torch.main, "cpu", keep=tmp_path / "record.json", **options)
+    run(times=False)
+    assert calls == ["a", "b"]
+    record = read(tmp_path / "record.json", torch.row_of)
+    assert (len(record.rows), record.failures) == (1, {"b": "ValueError: no memory"})
+    run(times=False)
+    assert calls == ["a", "b", "b"]
+    run(times=True)  # rows without times are measured again
+    run(times=True)
+    assert calls == ["a", "b", "b", "a", "b"]
+    assert "1/2 a: ok [0 s, about 0 min left]" in capsys.readouterr().out
+    record = read(tmp_path / "record.json", torch.row_of)
+    assert [row.name for row in record.rows] == ["a", "b"]
+    assert not record.failures
+    assert "| a | p | text | 1 | none | 1e-07 | 0.25x (1.00 s) | 0.75x (3.00 s) | yes |" in torch.markdown(
+        {"cpu": record}
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "faults"),
+    [
+        ({}, []),
+        ({"by_torch": ["aten.median.dim"]}, ["whole"]),
+        ({"error": 1.1e-5}, ["error"]),
+        ({"error": 1e-2, "kind": "quantised"}, []),
+        ({"program": {"ours": [1.0], "theirs": [3.0]}}, ["from a program"]),
+        ({"module": {"ours": [1.0], "theirs": [1.2]}}, ["from the module"]),
+    ],
+)
+def test_limits_of_torch_modules(changed: dict[str, Any], faults: list[str]) -> None:
+    values = {"name": "a", "package": "p", "kind": "text", "calls": 1, "by_torch": [], "error": 1e-5, **changed}
+    assert torch.Conversion(**values).faults() == faults
+
+
+def test_compiled_torch_modules_are_compared_by_geometric_means() -> None:
+    def row(name: str, ours: float) -> Any:
+        times = {"ours": [ours], "theirs": [1.0]}
+        return torch.row_of(
+            name=name,
+            precision="float32",
+            error=1e-7,
+            reference=1e-7,
+            compiling={"ours": [1.0], "theirs": [4.0]},
+            call=times,
+        )
+
+    text = torch.means([row("a", 2.0), row("b", 0.5)], "cpu")
+    assert "a call takes 1.00x of inductor's time (<= 1x), a more than 1.2x, and compiling 0.25x (<= 0.3x)" in text
 
 
 @pytest.mark.parametrize("name", conclusions.PAGES)
