@@ -43,7 +43,7 @@ MIN_ROW_OPERATIONS = 2048
 """Operations of a step per thread, below which the call of a step takes longer than the step. An estimate."""
 
 TIME_NOT_FIRST = "a sequence whose axis of time is not in front"
-FIRST_STATES = "the first states of a recurrence, whose memory the steps overwrite"
+FIRST_STATES = "the first states of a recurrence, whose memory gets the last ones"
 """Reasons for copies at each run."""
 
 
@@ -190,6 +190,10 @@ class _LoopBinding:
         self.initial, self.final = list(inputs[:count]), list(outputs[:count])
         # The two memories of each state: the last step writes the final one.
         self.spare = [np.empty_like(state) for state in self.final]
+        # The first step reads the operands, unless it would write over one that it still reads.
+        self.in_place = [
+            _address(initial) == _address(final) for initial, final in zip(self.initial, self.final, strict=True)
+        ]
         # Per thread: segments of joined steps and of single ones.
         self.blocks = self.length // loop.steps if loop.joined is not None else 0
         self.singles = self.length - self.blocks * loop.steps
@@ -200,6 +204,7 @@ class _LoopBinding:
         # Waking threads pays only for enough work.
         elements = sum(output.desc.element_count * (2 + operations(output.body)) for output in recurrence.step.outputs)
         is_parallel = len(tasks) > 1 and elements * self.length >= MIN_TASK_OPERATIONS * len(tasks)
+        self.copies = self._copies_of_states()
         self.closure = self._table([len(tasks), is_parallel, *tasks])
         self.entry, self.address = _loop(), self.closure.ctypes.data
 
@@ -209,14 +214,23 @@ class _LoopBinding:
 
     def _task(self, start: int, rows: int) -> int:
         """The address of the table of a thread: its segments."""
-        loop, segments = self.loop, []
+        loop, segments = self.loop, list[int]()
         number = len(loop.programs)
-        if self.blocks:
-            segments.append(self._segment([number], start, rows, 0, self.blocks, loop.steps))
-        if self.singles:
-            first = self.blocks * loop.steps
-            segments.append(self._segment(range(number), start, rows, first, self.singles, 1))
+        for programs, swaps, steps in (([number], self.blocks, loop.steps), (range(number), self.singles, 1)):
+            if swaps and not segments and not all(self.in_place):
+                segments.append(self._segment(programs, start, rows, 0, 1, steps))
+                swaps -= 1
+            if swaps:
+                done = self.length - swaps * steps if steps == 1 else (self.blocks - swaps) * steps
+                segments.append(self._segment(programs, start, rows, done, swaps, steps))
         return int(self._table([len(segments), *segments]).ctypes.data)
+
+    def _copies_of_states(self) -> list[tuple[Array, Array]]:
+        """The copies of states before the first step: target and source."""
+        arrays = list(zip(self.initial, self.final, self.spare, self.in_place, strict=True))
+        if not self.length:
+            return [(final, initial) for initial, final, _, is_same in arrays if not is_same]
+        return [(spare, initial) for initial, _, spare, is_same in arrays if is_same and self.swaps % 2]
 
     def _operands(self, count: int, joined: int) -> list[tuple[str, int, int]]:
         """The role of each of `count` inputs of a program: "state" or "input", a number, and the step; 1 for new states."""
@@ -230,8 +244,8 @@ class _LoopBinding:
         """The address of the table of a segment: `count` repetitions of programs, each for `joined` steps, from `first` on."""
         loop = self.loop
         states = loop.recurrence.states
-        done = self.blocks if joined == 1 else 0  # swaps before this segment
-        remaining = self.swaps - done
+        # Swaps from the start of this segment on.
+        remaining = self.singles + self.blocks - first // joined if joined > 1 else self.length - first
         calls: list[int] = []
         adds: list[int] = []
         toggles: list[int] = []
@@ -256,7 +270,10 @@ class _LoopBinding:
             shift = offset(array, self.final[number].itemsize)
             # The state after the last swap is the final one.
             is_final = (remaining - is_new) % 2 == 0
-            place(fields, (final if is_final else spare) + shift, swap=(final + shift) ^ (spare + shift))
+            if first == 0 and not is_new and not self.in_place[number]:
+                place(fields, _address(self.initial[number]) + shift)
+            else:
+                place(fields, (final if is_final else spare) + shift, swap=(final + shift) ^ (spare + shift))
 
         for program_number in programs:
             part, whole = loop.part(program_number, rows), loop.program(program_number)
@@ -297,10 +314,8 @@ class _LoopBinding:
             if sequence is not None and sequence.source is not None:
                 moved = np.moveaxis(sequence.source, sequence.along.axis, 0)
                 memory.copy(sequence.array, moved, TIME_NOT_FIRST)
-        for initial, final, spare in zip(self.initial, self.final, self.spare, strict=True):
-            target = spare if self.swaps % 2 else final
-            if _address(target) != _address(initial):
-                memory.copy(target, initial, FIRST_STATES)
+        for target, initial in self.copies:
+            memory.copy(target, initial, FIRST_STATES)
         if self.length and self.entry(self.address):
             raise OperationError(f"{self.loop.recurrence.name}: {runtime.last_error()}")
         for result in self.results:
