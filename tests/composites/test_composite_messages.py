@@ -139,6 +139,16 @@ ROWS = np.ones((2, 2), "uint8"), np.float32(0.5), np.uint8(0)
             "activations must be 2 of 'relu', 'sigmoid', 'tanh', got ['elu', 'tanh']",
         ),
         (
+            composites.rnn,
+            Call(floats(3, 2, 4), floats(1, 2, 4), floats(1, 2, 3)),
+            "recurrent_weight must have shape [1, 3, 3], 1 gates for each direction, got float32[1, 2, 3]",
+        ),
+        (
+            composites.rnn,
+            Call(floats(3, 2, 4), floats(1, 2, 4), floats(1, 2, 2), activations=["tanh", "tanh"]),
+            "activations must be 1 of 'relu', 'sigmoid', 'tanh', got ['tanh', 'tanh']",
+        ),
+        (
             composites.linear_attention,
             Call(floats(1, 3, 4), floats(1, 3, 4), floats(1, 3, 4), heads=2, groups=2),
             "'gated_delta' needs decay",

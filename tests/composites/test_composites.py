@@ -214,6 +214,7 @@ HOW: dict[CustomOp[Any], tuple[str, Call]] = {
     composites.multinomial: ("decomposed", Call(floats(2, 4), KEY, 3)),
     composites.one_hot: ("decomposed", Call(np.int64([0, 1]), 3)),
     composites.quick_gelu: ("native", Call(floats(2, 4))),
+    composites.rnn: ("native", Call(floats(3, 2, 4), floats(1, 2, 4), floats(1, 2, 2))),
     composites.ragged_gru: ("native", Call(floats(3, 2, 4), floats(1, 6, 4), floats(1, 6, 2), np.int32([1, 3]))),
     composites.ragged_lstm: ("native", Call(floats(3, 2, 4), floats(1, 8, 4), floats(1, 8, 2), np.int32([1, 3]))),
     composites.random_key: ("kernel", Call(stream=new_stream(seed=1))),

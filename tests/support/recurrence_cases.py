@@ -171,6 +171,31 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     return Call(*operands, **others, **options, **forms, clip=clip), wanted
 
 
+@case(composites.rnn, rtol=2e-5, atol=2e-5, half=2e-2)
+def _(make: Make) -> tuple[Call, Sequence[Any]]:
+    (x, weight, recurrent_weight, lengths), others, options = _network(make, 1)
+    name = make.choice(("tanh", "relu", "sigmoid"))
+    functions: dict[str, Any] = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0), "sigmoid": witness.sigmoid}
+    function = functions[name]
+    given = lengths if make.boolean() else None
+    if given is None:
+        x, lengths = np.nan_to_num(x), np.full(len(lengths), len(x))
+    directions, hidden_size, _ = recurrent_weight.shape
+    last, sequence = (np.zeros((*lead, directions, len(lengths), hidden_size)) for lead in ((), (len(x),)))
+    for k, row in np.ndindex(directions, len(lengths)):
+        if not lengths[row]:
+            continue
+        h = wide(others["initial_hidden_state"][k, row]) if "initial_hidden_state" in others else np.zeros(hidden_size)
+        bias = sum((wide(others[name][k]) for name in ("bias", "recurrent_bias") if name in others), np.zeros(1))
+        steps = range(int(lengths[row]))
+        for step in reversed(steps) if k == 1 or options["direction"] == "backward" else steps:
+            h = function(wide(weight[k]) @ wide(x[step, row]) + wide(recurrent_weight[k]) @ h + bias)
+            sequence[step, k, row] = h
+        last[k, row] = h
+    call = Call(x, weight, recurrent_weight, given, **others, **options, activations=[name])
+    return call, [last, sequence]
+
+
 def _lstm_in_numpy(
     operands: Sequence[np.ndarray],
     others: Mapping[str, np.ndarray],

@@ -58,6 +58,7 @@ from .resizing import resize
 from .rotary import rotary_embedding
 from .scatter import scatter_reduce
 from .selection import hard_max, one_hot, top_k
+from .single_gate import rnn
 from .suppression import non_max_suppression
 
 __all__ = [
@@ -72,7 +73,7 @@ __all__ = [
     "non_zero", "one_hot", "pack_bits", "pack_blocks", "quantized_add", "quantized_concat", "quantized_conv2d",
     "quantized_leaky_relu", "quantized_matmul", "quantized_mean", "quantized_mul", "quantized_sigmoid", "quick_gelu",
     "ragged_gru", "ragged_lstm", "random_key", "random_normal", "random_uniform", "resize", "rms_norm",
-    "rms_normalization", "roi_align", "rotary_embedding", "scaled_dot_product_attention", "scatter_reduce",
+    "rms_normalization", "rnn", "roi_align", "rotary_embedding", "scaled_dot_product_attention", "scatter_reduce",
     "selective_scan", "shift_left", "shift_right", "sinh", "skip_layer_norm", "skip_rms_norm", "space_to_depth", "stft",
     "swiglu", "tensor_scatter", "thresholded_relu", "top_k", "unique",
 ]  # fmt: skip

@@ -27,18 +27,25 @@ MAX_WRITTEN_STEPS = 1024
 CLOSED = 80.0
 """Opens or closes a gate when added to or subtracted from its input: sigmoid(-80) = 2e-35, exp(80) is finite in float32."""
 
-_SEQUENCE, _MATRICES, _ROWS = Limits(FLOATS, ranks=(3, 3)), Limits("input", ranks=(3, 3)), Limits("input", ranks=(2, 2))
-_LENGTHS = Limits(("int32",), ranks=(1, 1))
+SEQUENCE, MATRICES, ROWS = Limits(FLOATS, ranks=(3, 3)), Limits("input", ranks=(3, 3)), Limits("input", ranks=(2, 2))
+LENGTHS = Limits(("int32",), ranks=(1, 1))
 
 
-def _check_activations(activations: Sequence[str], count: int) -> None:
+def check_activations(activations: Sequence[str], count: int) -> None:
+    """Check the activation functions of a network with `count` of them."""
     fits = len(activations) == count and set(activations) <= set(get_args(RecurrentNetworkActivation))
     require(fits, f"activations must be {count} of 'relu', 'sigmoid', 'tanh', got {list(activations)}")
 
 
-def _shapes(
-    gates: int, input: Operand, recurrent_weight: Operand, direction: str, lengths: Operand, **others: Operand | None
+def shapes_of_results(
+    gates: int,
+    input: Operand,
+    recurrent_weight: Operand,
+    direction: str,
+    lengths: Operand | None,
+    **others: Operand | None,
 ) -> tuple[Desc, Desc]:
+    """Check the operands of a network; return the descriptors of its last states, and of the states of all steps."""
     steps, batches, size = input.shape
     directions, hidden = direction_count(direction), recurrent_weight.shape[2]
     rows = gates * hidden
@@ -59,13 +66,13 @@ def _shapes(
 
 
 @declare(
-    input=_SEQUENCE,
-    weight=_MATRICES,
-    recurrent_weight=_MATRICES,
-    lengths=_LENGTHS,
-    bias=_ROWS,
-    recurrent_bias=_ROWS,
-    initial_hidden_state=_MATRICES,
+    input=SEQUENCE,
+    weight=MATRICES,
+    recurrent_weight=MATRICES,
+    lengths=LENGTHS,
+    bias=ROWS,
+    recurrent_bias=ROWS,
+    initial_hidden_state=MATRICES,
 )
 def ragged_gru(
     self: Builder,
@@ -110,21 +117,22 @@ def ragged_gru(
     >>> last.tolist()  # each step halves the state
     [[[4.0], [2.0]]]
     """
-    _check_activations(activations, 2)
+    check_activations(activations, 2)
     others = {"weight": weight, "bias": bias, "recurrent_bias": recurrent_bias}
-    return _shapes(3, input, recurrent_weight, direction, lengths, **others, initial_hidden_state=initial_hidden_state)
+    others["initial_hidden_state"] = initial_hidden_state
+    return shapes_of_results(3, input, recurrent_weight, direction, lengths, **others)
 
 
 @declare(
-    input=_SEQUENCE,
-    weight=_MATRICES,
-    recurrent_weight=_MATRICES,
-    lengths=_LENGTHS,
-    bias=_ROWS,
-    recurrent_bias=_ROWS,
-    peephole_weight=_ROWS,
-    initial_hidden_state=_MATRICES,
-    initial_cell_state=_MATRICES,
+    input=SEQUENCE,
+    weight=MATRICES,
+    recurrent_weight=MATRICES,
+    lengths=LENGTHS,
+    bias=ROWS,
+    recurrent_bias=ROWS,
+    peephole_weight=ROWS,
+    initial_hidden_state=MATRICES,
+    initial_cell_state=MATRICES,
 )
 def ragged_lstm(
     self: Builder,
@@ -179,7 +187,7 @@ def ragged_lstm(
     >>> cell.tolist()  # each step halves the state
     [[[4.0], [2.0]]]
     """
-    _check_activations(activations, 3)
+    check_activations(activations, 3)
     require(activations[0] == "sigmoid", f"the activation of gates must be 'sigmoid', got {activations[0]!r}")
     require(clip > 0, f"clip must be greater than 0, got {clip}")
     if _is_special(peephole_weight, output_peephole, coupled, clip):
@@ -188,7 +196,7 @@ def ragged_lstm(
         require(fits, f"{form}there may be at most {MAX_WRITTEN_STEPS} steps, got {input.desc}")
     others = {"weight": weight, "bias": bias, "recurrent_bias": recurrent_bias, "peephole_weight": peephole_weight}
     states = {"initial_hidden_state": initial_hidden_state, "initial_cell_state": initial_cell_state}
-    state, sequence = _shapes(4, input, recurrent_weight, direction, lengths, **others, **states)
+    state, sequence = shapes_of_results(4, input, recurrent_weight, direction, lengths, **others, **states)
     return state, state, sequence
 
 
@@ -248,9 +256,10 @@ class _Batch:
         return self._b.gather_elements(value, indices, axis=0)
 
 
-def _by_direction(
+def by_direction(
     b: Operations, direction: RecurrentNetworkDirection, **operands: Operand | None
 ) -> Iterable[tuple[bool, dict[str, Any]]]:
+    """Yield for each direction whether it is backward, and the operands, whose first axis is that of directions."""
     count = direction_count(direction)
     for k in range(count):
         yield (
@@ -264,7 +273,7 @@ def _by_direction(
         )
 
 
-def _join_directions(b: Operations, parts: Sequence[Sequence[Operand]]) -> tuple[Operand, ...]:
+def join_directions(b: Operations, parts: Sequence[Sequence[Operand]]) -> tuple[Operand, ...]:
     """Join the results of all directions: last states along axis 0, sequences (the last result) along axis 1."""
     if len(parts) == 1:
         return tuple(parts[0])
@@ -289,7 +298,7 @@ def _(
     batch, parts = _Batch(b, input, lengths), []
     steps, hidden_size = input.shape[0], recurrent_weight.shape[2]
     operands = {"weight": weight, "recurrent_weight": recurrent_weight, "bias": bias, "recurrent_bias": recurrent_bias}
-    for is_backward, arguments in _by_direction(b, direction, **operands, initial_hidden_state=initial_hidden_state):
+    for is_backward, arguments in by_direction(b, direction, **operands, initial_hidden_state=initial_hidden_state):
         x = batch.reverse(input) if is_backward else input
         _, sequence = b.gru(
             *(x, arguments.pop("weight"), arguments.pop("recurrent_weight"), steps, hidden_size),
@@ -300,7 +309,7 @@ def _(
         )
         within = batch.within(sequence)
         parts.append([batch.last(sequence), batch.reverse(within) if is_backward else within])
-    return _join_directions(b, parts)
+    return join_directions(b, parts)
 
 
 @ragged_lstm.decompose
@@ -336,7 +345,7 @@ def _(
         "initial_cell_state": initial_cell_state,
     }
     is_special = _is_special(peephole_weight, output_peephole, coupled, clip)
-    for is_backward, arguments in _by_direction(b, direction, **operands):
+    for is_backward, arguments in by_direction(b, direction, **operands):
         if is_special:
             variant = _LstmVariant(activations, output_peephole == "new", coupled, clip)
             parts.append(_written_out(b, batch, is_backward, variant, **arguments))
@@ -352,7 +361,7 @@ def _(
         within = batch.within(sequence)
         ordered = batch.reverse(within) if is_backward else within
         parts.append([batch.last(sequence), batch.not_empty(cell), ordered])
-    return _join_directions(b, parts)
+    return join_directions(b, parts)
 
 
 @dataclass(frozen=True)

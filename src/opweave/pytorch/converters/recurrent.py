@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from ...composites import rnn
 from ...context.builder import MLGraphBuilder
 from ...core.graph import MLOperand
 from ...core.sizes import Size
 from ..registry import converts, refuse_if
-
-MAX_UNROLLED_STEPS = 64
-"""The largest number of steps of an RNN that is unrolled, in all layers and directions together: an estimate, graphs grow
-with each step."""
 
 
 def _layers(
@@ -137,43 +134,13 @@ def _(
     call: Any,
 ) -> tuple[MLOperand, ...]:
     refuse_if(train and dropout > 0 and num_layers > 1, "it is in training mode; call eval() before")
-    activate = b.tanh if "tanh" in call.name else b.relu
-    total = input.shape[1 if batch_first else 0] * num_layers * (2 if bidirectional else 1)
-    refuse_if(isinstance(total, Size), "the number of steps is not known")
-    refuse_if(total > MAX_UNROLLED_STEPS, f"it has {total} steps, more than {MAX_UNROLLED_STEPS}")
+    activations: list[Literal["tanh", "relu"]] = ["tanh" if "tanh" in call.name else "relu"]
+    direction: Literal["forward", "both"] = "both" if bidirectional else "forward"
 
     def run(x: MLOperand, weight: Any, recurrent: Any, bias: Any, recurrent_bias: Any, states: Any) -> Any:
-        sequences, ends = [], []
-        for direction in range(weight.shape[0]):
-            rows = [_row(b, operand, direction) for operand in (weight, recurrent, bias, recurrent_bias)]
-            sequence, end = steps_of(x, rows, _row(b, states[0], direction), bool(direction))
-            sequences.append(sequence)
-            ends.append(end)
-        return (_join(b, sequences, 1), _join(b, ends, 0))
-
-    def steps_of(x: MLOperand, rows: Sequence[Any], state: Any, is_backward: bool) -> tuple[MLOperand, MLOperand]:
-        weight, recurrent, bias, recurrent_bias = rows
-        sums = b.matmul(x, b.transpose(weight))
-        for more in (bias, recurrent_bias):
-            sums = sums if more is None else b.add(sums, more)
-        across, (steps, batches, size) = b.transpose(recurrent), sums.shape
-        parts: list[MLOperand] = []
-        for step in reversed(range(steps)) if is_backward else range(steps):
-            own = b.reshape(b.slice(sums, [step, 0, 0], [1, batches, size]), [batches, size])
-            state = activate(b.add(own, b.matmul(state, across)))
-            parts.append(b.reshape(state, [1, 1, batches, size]))
-        sequence = _join(b, parts[::-1] if is_backward else parts, 0)
-        return sequence, b.reshape(state, [1, batches, size])
+        hidden, sequence = rnn(
+            b, x, weight, recurrent, None, bias, recurrent_bias, states[0], direction=direction, activations=activations
+        )
+        return sequence, hidden
 
     return _layers(b, input, [hx], params, has_biases, num_layers, bidirectional, batch_first, run)
-
-
-def _row(b: MLGraphBuilder, operand: MLOperand | None, row: int) -> MLOperand | None:
-    if operand is None:
-        return None
-    shape = operand.shape[1:]
-    return b.reshape(b.slice(operand, [row, *[0] * len(shape)], [1, *shape]), shape)
-
-
-def _join(b: MLGraphBuilder, parts: Sequence[MLOperand], axis: int) -> MLOperand:
-    return parts[0] if len(parts) == 1 else b.concat(list(parts), axis)

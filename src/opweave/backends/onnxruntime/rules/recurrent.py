@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ....composites import recurrent as composites
+from ....composites.single_gate import rnn
 from ....core.dtypes import FLOAT64
 from ....core.graph import Operand
 from ....core.operation import Op
@@ -53,7 +54,8 @@ def _lower(
 ) -> None:
     """Register the rule of `both` an operation and its composite for sequences of different lengths.
 
-    `order` is ONNX's order of gates, with WebNN's names: ONNX calls n "h" and g "c". `states` are operands.
+    `order` is ONNX's order of gates, with WebNN's names: ONNX calls n "h" and g "c"; RNN has one gate.
+    `states` are operands.
     """
 
     @ort.lower(*both, when=when)
@@ -116,3 +118,4 @@ _lower([ops.gru, composites.ragged_gru], "GRU", "zrn", ["initial_hidden_state"],
 _lower(
     [ops.lstm, composites.ragged_lstm], "LSTM", "iofg", ["initial_hidden_state", "initial_cell_state"], when=_is_native
 )
+_lower([rnn], "RNN", "h", ["initial_hidden_state"], when=_has_kernel)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ....composites.single_gate import rnn
 from ....core.graph import Operand
 from ....ops import recurrent as ops
 from ..backend import openvino
@@ -51,6 +52,8 @@ def _sequence(
     ]
     operands = [ctx.transpose(x, [1, 0, 2]), *starts, ctx.constant([steps] * batches), *weights]
     options = {"linear_before_reset": arguments["reset_after"]} if "reset_after" in arguments else {}
+    if "activations" in arguments:
+        options["activations"] = list(arguments["activations"])
     sequence, *last = ctx.emit_all(name, *operands, size, _DIRECTIONS[arguments["direction"]], **options)
     results = [ctx.transpose(state, [1, 0, 2]) for state in last]
     return [*results, ctx.transpose(sequence, [2, 1, 0, 3])] if arguments["return_sequence"] else results
@@ -110,3 +113,19 @@ def _(
     b, c = (value and _order_gates(ctx, value, layout, "figo") for value in (bias, recurrent_bias))
     weights = [w, r, _sum(ctx, [b, c], w)]
     return _sequence(ctx, "lstm_sequence", [initial_hidden_state, initial_cell_state], weights, arguments)
+
+
+@openvino.lower(rnn, when=lambda lengths: lengths is None)
+def _(
+    ctx: Emitter,
+    weight: Value,
+    recurrent_weight: Value,
+    bias: Value | None,
+    recurrent_bias: Value | None,
+    initial_hidden_state: Value | None,
+    activations: Sequence[str],
+    **arguments: Any,
+) -> list[Value]:
+    weights = [weight, recurrent_weight, _sum(ctx, [bias, recurrent_bias], weight)]
+    options = {"hidden_size": recurrent_weight.shape[2], "return_sequence": True, "activations": activations}
+    return _sequence(ctx, "rnn_sequence", [initial_hidden_state], weights, arguments | options)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ....composites import ragged_gru, ragged_lstm
+from ....composites import ragged_gru, ragged_lstm, rnn
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ...model.registry import (
@@ -23,9 +23,6 @@ from ...model.registry import (
     shape_of,
     unsupported_if,
 )
-
-MAX_UNROLLED_STEPS = 64
-"""Unroll an RNN of at most this many steps, both directions together."""
 
 _DIRECTIONS = {"forward": "forward", "reverse": "backward", "bidirectional": "both"}
 _ACTIVATIONS = ("relu", "sigmoid", "tanh")
@@ -180,18 +177,10 @@ def _of_full_length(
 @converts("RNN")
 def _(b: MLGraphBuilder, *inputs: Tensor | None, cells: CellAttributes = FORWARD) -> tuple[MLOperand, ...]:
     functions = cells.functions("Tanh")
-    return cells.run(b, partial(_unroll, b), _extend(inputs, 6), _ragged_rnn, activations=functions)
+    return cells.run(b, partial(_all_steps, b), _extend(inputs, 6), rnn, activations=functions)
 
 
-def _ragged_rnn(
-    b: MLGraphBuilder, x: MLOperand, weight: Tensor, recurrent: Tensor, lengths: Tensor, **options: Any
-) -> tuple[MLOperand, MLOperand]:
-    """A network with a single gate over sequences of different lengths, called like `ragged_gru`."""
-    sizes = x.shape[0], shape_of(recurrent)[-1]
-    return _unroll(b, x, weight, recurrent, *sizes, return_sequence=True, lengths=operand(b, lengths), **options)
-
-
-def _unroll(
+def _all_steps(
     b: MLGraphBuilder,
     x: MLOperand,
     weight: Tensor,
@@ -199,48 +188,9 @@ def _unroll(
     steps: int,
     hidden_size: int,
     *,
-    bias: Tensor | None,
-    recurrent_bias: Tensor | None,
-    initial_hidden_state: Tensor | None,
-    direction: str,
-    activations: Sequence[str],
     return_sequence: bool,
-    lengths: MLOperand | None = None,
-) -> tuple[MLOperand, MLOperand]:
-    """Unroll a network with a single gate, called like `b.gru`: WebNN has no operation for it."""
-    directions = shape_of(weight)[0]
-    if steps * directions > MAX_UNROLLED_STEPS:
-        raise Unsupported(f"WebNN has no operation for it, and {steps} steps are too many to write out")
-    batches, size = x.shape[1:]
-    columns = directions * hidden_size
-    # One product weights the inputs of all steps, for both directions.
-    rows, matrix = b.reshape(x, [steps * batches, size]), b.reshape(weight, [columns, size])
-    added = None if bias is None or recurrent_bias is None else b.reshape(b.add(bias, recurrent_bias), [columns])
-    sums = b.reshape(b.gemm(rows, matrix, c=added, b_transpose=True), [steps, batches, columns])
-    initial = np.zeros((directions, batches, hidden_size), x.data_type)
-    state = initial if initial_hidden_state is None else initial_hidden_state
-
-    def block(value: Tensor, starts: Sequence[int], shape: Sequence[int]) -> MLOperand:
-        return b.reshape(b.slice(value, starts, [1, *shape]), shape)
-
-    def within(step: int, value: MLOperand, other: Tensor) -> MLOperand:
-        """`value` for sequences that have the step, else `other`."""
-        if lengths is None:
-            return value
-        return b.where(b.reshape(b.greater(lengths, step), [batches, 1]), value, other)
-
-    apply, zero = getattr(b, activations[0]), np.zeros((), x.data_type)
-    last, sequences = [], []
-    for k in range(directions):
-        factor = block(recurrent, [k, 0, 0], [hidden_size, hidden_size])
-        hidden = block(state, [k, 0, 0], [batches, hidden_size])
-        order = -1 if k == 1 or direction == "backward" else 1
-        states = []
-        for step in range(steps)[::order]:
-            weighted = block(sums, [step, 0, k * hidden_size], [batches, hidden_size])
-            following = apply(b.gemm(hidden, factor, c=weighted, b_transpose=True))
-            hidden = within(step, following, hidden)
-            states.append(b.reshape(within(step, following, zero), [1, 1, batches, hidden_size]))
-        last.append(b.reshape(within(0, hidden, zero), [1, batches, hidden_size]))
-        sequences.append(b.concat(states[::order], 0))
-    return b.concat(last, 0), b.concat(sequences, 1)
+    **options: Any,
+) -> Sequence[MLOperand]:
+    """A network with a single gate, called like `b.gru`."""
+    results: Sequence[MLOperand] = rnn(b, x, weight, recurrent, **options)
+    return results
