@@ -13,12 +13,15 @@ from ..composites.placement import tensor_scatter
 from ..core.bodies import Body, add_input, body_of
 from ..core.graph import Desc, Graph, Node, Operand, add_like, add_node, is_beyond, map_operands
 from ..core.guards import estimate
-from ..core.sizes import is_static
+from ..core.operation import Op
 from ..custom.recurrence import recur
+from ..expr.ir import Formula, Reduce, size_of, walk
 from ..expr.recurrence import Along, Recurrence, compile_recurrence
+from ..expr.simplify import simplify
 from ..kernels.expression import program_of_nodes
 from ..memory.spaces import Space
 from ..ops.constants import constant
+from ..ops.formulas import FORMULAS
 from ..ops.recorder import Recorder
 from ..run.program import Program
 from ..run.repeated import COUNTER, BodyRunner, BranchRunner, LoopForm, LoopRunner
@@ -61,8 +64,14 @@ def with_recurrences(graph: Graph, origin: Mapping[Node, Node], backend: Backend
 
 def _runs_as_one_kernel(node: Node, recurrence: Recurrence, operands: Sequence[Operand], backend: Backend) -> bool:
     """Whether the device has one kernel for all steps of a loop, and the loop has work for it."""
-    elements = sum(desc.element_count for desc in node.attributes["body"].outputs)
-    if estimate(node.attributes["length"]) * estimate(elements) < MIN_ELEMENTS:
+    elements, terms = sum(desc.element_count for desc in node.attributes["body"].outputs), _terms_of(recurrence.step)
+    if estimate(node.attributes["length"]) * (estimate(elements) + terms) < MIN_ELEMENTS:
+        return False
+    operations = len(node.attributes["body"].graph.nodes)
+    if not backend.space.is_host:
+        if terms > MAX_TERMS_ON_DEVICES:
+            return False
+    elif terms and (operations < MIN_OPERATIONS or terms > MAX_TERMS * operations):
         return False
     if backend.space.is_host:
         from ..expr.kernels import is_compiled
@@ -82,23 +91,26 @@ def _runs_as_one_kernel(node: Node, recurrence: Recurrence, operands: Sequence[O
 def recurrence_of_loop(node: Node, *, rounds: bool) -> tuple[Recurrence, list[Operand]] | None:
     """The recurrence of a loop, and its operands; None if operations of the body have no formula, or its end is not known."""
     attributes = node.attributes
-    graph, length = attributes["body"].graph, attributes["length"]
+    length = attributes["length"]
     states, scanned, captured = (tuple(node.inputs[name] or ()) for name in ("states", "scanned", "captured"))
     ends_early = (
         attributes["gives_condition"] or node.inputs["count"] is not None or node.inputs["condition"] is not None
     )
     takes_position = attributes["takes_position"]
-    is_open = takes_position and not is_static((length,))
-    if ends_early or is_open or not states or not (scanned or takes_position):
-        return None
-    if not all(map(_is_step, graph.nodes)):
+    needs_positions = takes_position or not scanned
+    is_open = needs_positions and not (isinstance(length, int) and length <= MAX_POSITIONS)
+    if ends_early or is_open or not states or (graph := _step_graph(attributes["body"].graph)) is None:
         return None
     declared = list(graph.inputs.values())
     position, rest = declared[: int(takes_position)], declared[int(takes_position) :]
+    positions = [constant(Recorder(), np.arange(length), "int64")] if takes_position else []
+    if not scanned and not takes_position:  # the number of steps is that of a sequence
+        position = [Operand(Recorder(), Desc("uint8", ()), name="unread")]
+        positions = [constant(Recorder(), np.zeros(length), "uint8")]
     reads = [*rest[: len(states)], *position, *rest[len(states) :], *graph.constants]
     outputs = list(graph.outputs.values())
     try:
-        step, _, _ = program_of_nodes(graph.nodes, reads, outputs, rounds=rounds)
+        step, _, _ = program_of_nodes(graph.nodes, reads, outputs, rounds=rounds, formula_of=_formula_of)
         arrays = [operand for operand in graph.constants if operand.shape]
         backward = directions_of(attributes["backward"], len(scanned))
         number = len(outputs) - len(states)
@@ -106,16 +118,44 @@ def recurrence_of_loop(node: Node, *, rounds: bool) -> tuple[Recurrence, list[Op
         alongs += [Along(0, is_backward) for is_backward in backward]
         alongs += [None] * (len(captured) + len(arrays))
         stacked = directions_of(attributes["stacked_backward"], number)
-        recurrence = Recurrence(step, len(states), tuple(alongs), tuple(Along(0, item) for item in stacked))
+        recurrence = Recurrence(simplify(step), len(states), tuple(alongs), tuple(Along(0, item) for item in stacked))
     except ValidationError:  # a formula that the step cannot have
         return None
-    positions = [constant(Recorder(), np.arange(length), "int64")] if takes_position else []
     return recurrence, [*states, *positions, *scanned, *captured, *arrays]
 
 
+def _step_graph(graph: Graph) -> Graph | None:
+    """The graph of a body in operations that have formulas; None if others remain, or they are very many."""
+    if any(node.op is loop and not _is_short(node) for node in graph.nodes):
+        return None
+    if not all(map(_is_step, graph.nodes)):
+        try:
+            graph = legalise(graph, _is_step, has_results=True)[0]
+        except NotSupportedError:
+            return None
+    return graph if len(graph.nodes) <= MAX_FORMULAS else None
+
+
+def _is_short(node: Node) -> bool:
+    """Whether a loop in a body may be unrolled in it."""
+    length = node.attributes["length"]
+    return isinstance(length, int) and length <= MAX_INNER_STEPS
+
+
 def _is_step(node: Node) -> bool:
-    """Whether an operation may be part of the formula of a step; alternatives, such as products, are for engines."""
-    return node.op.formula is not None and not node.op.is_alternative and not is_beyond(node)
+    """Whether an operation may be part of the formula of a step."""
+    return (node.op.formula is not None or node.op in FORMULAS) and not is_beyond(node)
+
+
+def _formula_of(op: Op[..., Any]) -> Callable[..., Any]:
+    return op.formula or FORMULAS[op]
+
+
+def _terms_of(step: Formula) -> int:
+    """The number of terms of all sums, and of other reductions, of a step."""
+    bodies = (*(stored.body for stored in step.stored), *step.roots)
+    reductions = (node for node in walk(*bodies) if isinstance(node, Reduce))
+    return sum(estimate(size_of((*node.free, *node.variables))) for node in reductions)
 
 
 def _copy_inputs(graph: Graph) -> Recorder:
@@ -179,6 +219,28 @@ def _legal_body(body: Body, supports: Callable[[Node], bool], backend: str) -> B
 MIN_ELEMENTS = 2**16
 """The smallest number of elements, of all steps together, for which a kernel of a recurrence is compiled. An estimate: ONNX
 Runtime takes a tenth of a millisecond for fewer elements, and compiling a kernel takes seconds."""
+
+MAX_POSITIONS = 2**20
+"""The largest number of iterations of a loop whose recurrence takes an array of the positions: 8 MiB."""
+
+MIN_OPERATIONS = 5
+"""The smallest number of operations of a body with reductions that becomes a recurrence on the host.
+
+ONNX Runtime takes 0.35 us for each operation on 32 elements. Beside a compiled loop, its Scan with a product, a sum and tanh
+takes as long, a window of 4 elements, with 5 operations, 2.5 times as long, and a selective scan, with 9, 20 times."""
+
+MAX_TERMS = 2**12
+"""The largest number of terms of reductions of such a body for each of its operations: compiled loops add 5 products in a
+nanosecond, ONNX Runtime's products of matrices 10."""
+
+MAX_TERMS_ON_DEVICES = 2**20
+"""The same on devices, where other loops submit several kernels for each step. An estimate."""
+
+MAX_FORMULAS = 200
+"""The largest number of operations of a body that becomes a formula. An estimate: most bodies have fewer than 50."""
+
+MAX_INNER_STEPS = 8
+"""The largest number of iterations of a loop that is unrolled in the formula of a body. An estimate."""
 
 MAX_STEPS = 8
 """The largest number of iterations of a program on a device: submitting it takes the time of a few kernels. An estimate."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -72,13 +73,19 @@ def _trace(op: Op[..., Any], inputs: Mapping[str, Descs], attributes: Mapping[st
 
 
 def program_of_nodes(
-    nodes: Sequence[Node], reads: Sequence[Operand], outputs: Sequence[Operand], *, rounds: bool
+    nodes: Sequence[Node],
+    reads: Sequence[Operand],
+    outputs: Sequence[Operand],
+    *,
+    rounds: bool,
+    formula_of: Callable[[Op[..., Any]], Callable[..., Any] | None] = attrgetter("formula"),
 ) -> tuple[Formula, list[Operand], set[Node]]:
     """Fuse the formulas of several nodes into one program; `outputs` are used outside.
 
     `reads` are operands that the nodes do not compute; scalar constants become constants of the program. If `rounds`, a
-    float16 result is rounded before another node reads it, else only when it is stored. Return the program, the operands
-    that are its inputs, and the nodes whose float16 results are read before rounding.
+    float16 result is rounded before another node reads it, else only when it is stored. `formula_of` returns the formula of an
+    operation. Return the program, the operands that are its inputs, and the nodes whose float16 results are read before
+    rounding.
     """
     unrounded: set[Node] = set()
     read = {operand for node in nodes for operand in node.operands}
@@ -90,9 +97,10 @@ def program_of_nodes(
         values.update((o, Traced((), ir.number(value, o.data_type))) for o, value in numbers.items())
 
         for node in nodes:
-            assert node.op.formula is not None, node
+            formula = formula_of(node.op)
+            assert formula is not None, node
             attributes = node.attributes if current_guards() is None else _positive(node.attributes)
-            returned = call_with(node.op.formula, {**map_operands(node.inputs, values.__getitem__), **attributes})
+            returned = call_with(formula, {**map_operands(node.inputs, values.__getitem__), **attributes})
             results = returned if isinstance(returned, (tuple, list)) else (returned,)
             for operand, result in zip(node.outputs, results, strict=True):
                 values[operand] = array = in_data_type(result, operand.data_type)

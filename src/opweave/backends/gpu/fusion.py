@@ -16,8 +16,8 @@ from ...expr.gpu import Features
 from ...expr.gpu.forms import MAX_ROW_ELEMENTS, row_axes
 from ...expr.gpu.types import layout
 from ...expr.ir import Formula, Input
+from ...ops.formulas import only_splits
 from .contraction.kernels import Contraction
-from .rules.positions import only_splits
 
 MAX_FUSED_CALLS = 200
 """The largest number of calls and casts per element of a fused kernel. Compile time is quadratic in this number on Mesa's

@@ -18,13 +18,13 @@ from ...expr.gpu import Features
 from ...expr.ir import Input
 from ...expr.tracing import of_input
 from ...ops.elementwise import add, div, mul, where as choose
+from ...ops.formulas import broadcast
 from ...ops.logical import is_nan
 from ...ops.matrix import matmul
 from ...ops.movement import transpose
 from ...ops.normalization import softmax
 from .rules.flash import Attention, Element
 from .rules.flash_tensor import MAX_SIZE, on_tensor_cores
-from .rules.positions import broadcast
 from .rules.reduction import widen
 
 MAX_OPERATIONS = 2e8

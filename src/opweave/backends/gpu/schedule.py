@@ -20,6 +20,7 @@ from ...expr.ir import Formula, Input
 from ...expr.tracing import of_input
 from ...kernels import KernelCall
 from ...kernels.expression import descs_of, in_data_type
+from ...ops.formulas import reshape_array
 from ...ops.movement import concat, reshape
 from .. import NumbersNeededError
 from .backend import GpuBackend
@@ -30,7 +31,6 @@ from .forms import apply_node, is_users_kernel, names_needed, trace
 from .fusion import Pending, ReadPattern, combine, is_of_rows, joins, read_patterns
 from .patterns import AttentionMatch, attentions
 from .rules.flash import attend
-from .rules.positions import reshape_array
 from .rules.products import TAKE_VIEWS
 from .rules.results import Products, Scatter, Staged, Stages, view_of
 from .shared_operand import merge_steps

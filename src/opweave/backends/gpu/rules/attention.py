@@ -12,9 +12,9 @@ from ....expr.array import truth
 from ....expr.gpu import Local, Workgroups
 from ....expr.ir import Cast, storage
 from ....expr.tracing import of_input
+from ....ops.formulas import broadcast
 from ..table import gpu
 from .flash import Attention, AttentionSizes, Element, Place, attend, names_needed
-from .positions import broadcast
 from .reduction import narrow, widen
 from .results import Staged, Stages
 from .rotary import Rotation

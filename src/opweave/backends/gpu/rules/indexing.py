@@ -15,8 +15,8 @@ from ....expr.gpu import Workgroups
 from ....expr.ir import Input, Reduction
 from ....expr.reductions import neutral
 from ....ops import indexing as ops
+from ....ops.formulas import FORMULAS, broadcast, position_from
 from ..table import gpu
-from .positions import broadcast, position_from
 from .reduction import widen
 from .results import Scatter, Staged, Stages
 
@@ -24,40 +24,13 @@ TILE = 256
 """Elements of a scatter with a reduction that a workgroup computes."""
 
 
-@gpu.lower(ops.gather)
-def _(input: Traced, indices: Traced, axis: int) -> Traced:
-    shape = (*input.shape[:axis], *indices.shape, *input.shape[axis + 1 :])
-
-    def element(*p: Traced) -> Traced:
-        end = axis + indices.rank
-        return input[(*p[:axis], position_from(indices[p[axis:end]], input.shape[axis]), *p[end:])]
-
-    return compute(shape, element)
-
-
-@gpu.lower(ops.gather_elements)
-def _(input: Traced, indices: Traced, axis: int) -> Traced:
-    def element(*p: Traced) -> Traced:
-        return input[(*p[:axis], position_from(indices[p], input.shape[axis]), *p[axis + 1 :])]
-
-    return compute(indices.shape, element)
+for _op in (ops.gather, ops.gather_elements, ops.gather_nd):
+    gpu.lower(_op)(FORMULAS[_op])
 
 
 def _coordinates(indices: Traced, p: Sequence[Traced], shape: Sequence[int]) -> tuple[Traced, ...]:
     """The vector `indices[p]` as positions along the leading axes of `shape`."""
     return tuple(position_from(indices[(*p, axis)], shape[axis]) for axis in range(indices.shape[-1]))
-
-
-@gpu.lower(ops.gather_nd)
-def _(input: Traced, indices: Traced) -> Traced:
-    *outer, indexed_axes = indices.shape
-    shape = (*outer, *input.shape[indexed_axes:])
-
-    def element(*p: Traced) -> Traced:
-        end = len(outer)
-        return input[(*_coordinates(indices, p[:end], input.shape), *p[end:])]
-
-    return compute(shape, element)
 
 
 @gpu.lower(ops.scatter_elements)

@@ -10,10 +10,10 @@ from ....core.dtypes import INFO
 from ....expr import Traced, cast, clamp, compute, round_even, where
 from ....expr.ir import storage
 from ....ops import quantization as ops
+from ....ops.formulas import position_from
 from ..contraction.problem import Matrix, View, product
 from ..contraction.quantized import Quantized
 from ..table import gpu
-from .positions import position_from
 from .reduction import narrow, widen
 from .results import Products, source_of
 

@@ -10,8 +10,8 @@ from ....core.dtypes import DataType
 from ....core.operation import Op
 from ....expr import Traced, cast, compute, store, sum_over, where
 from ....ops import reduction as ops
+from ....ops.formulas import reshape_array
 from ..table import gpu
-from .positions import reshape_array
 
 BLOCK = 32
 """Elements per block of a cumulative sum, added one by one."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ....composites import rotary_embedding
 from ....expr import Traced, clamp, compute, where
+from ....ops.formulas import position_from
 from ..table import gpu
-from .positions import position_from
 from .reduction import narrow, widen
 
 

@@ -30,9 +30,9 @@ from ....expr import (
 from ....expr.array import as_array
 from ....expr.ir import Cast
 from ....expr.tracing import of_input
+from ....ops.formulas import reshape_array
 from ....support.errors import require
 from ..table import gpu
-from .positions import reshape_array
 from .reduction import widen
 from .results import ResultStage, Scatter, Staged, Stages, source_of
 
