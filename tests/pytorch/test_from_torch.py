@@ -229,13 +229,51 @@ def test_branches_on_values() -> None:
     check(branch, torch.ones(3), calls=[(-torch.ones(3),)])
 
 
-def test_scan_is_unrolled() -> None:
+def steps_of_a_scan(self: Any, x: Any) -> Any:
     from torch._higher_order_ops.scan import scan
 
-    def add(carry: Any, x: Any) -> Any:
-        return carry + x, carry * x
+    def step(carry: Any, x: Any) -> Any:
+        new = torch.tanh(carry @ self.weight + x)
+        return new, (new * x).sum(-1)
 
-    check(lambda self, x: scan(add, torch.zeros(3), x, dim=0), torch.randn(4, 3))
+    return scan(step, torch.zeros(3), x, dim=0)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 100])
+def test_scan(steps: int) -> None:
+    check(steps_of_a_scan, torch.randn(steps, 3), weight=torch.randn(3, 3))
+
+
+def test_scan_of_a_named_number_of_steps() -> None:
+    calls = [(torch.randn(steps, 3),) for steps in (9, 300)]
+    shapes = (({0: Dim("steps", min=2)},),)  # `forward` takes *args
+    check(steps_of_a_scan, torch.randn(20, 3), shapes=shapes, calls=calls, weight=torch.randn(3, 3) / 2)
+
+
+def test_while_loop_on_values() -> None:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    def grow(self: Any, x: Any) -> Any:
+        return while_loop(
+            lambda i, x: (x.sum() < 100) & (i < 50), lambda i, x: (i + 1, x * 1.5 + i), (torch.tensor(0), x)
+        )
+
+    check(grow, torch.ones(3), calls=[(torch.full((3,), 1000.0),), (torch.zeros(3),)])
+
+
+def test_associative_scan() -> None:
+    from importlib import import_module
+
+    scan = import_module("torch._higher_order_ops.associative_scan").associative_scan
+
+    def prefix(self: Any, a: Any, b: Any) -> Any:
+        return scan(lambda x, y: (x[0] * y[0], y[0] * x[1] + y[1]), (a, b), 0, combine_mode="generic")
+
+    check(prefix, torch.rand(7, 3), torch.randn(7, 3))
+
+
+def test_vmap() -> None:
+    check(lambda self, x: torch.vmap(lambda row: torch.softmax(row, 0) * row.sum())(x), torch.randn(4, 3))
 
 
 # Fallback and errors -------------------------------------------------------------------------------------------------

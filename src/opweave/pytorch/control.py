@@ -1,15 +1,18 @@
-"""Control flow, and parts of programs: `torch.no_grad` blocks, `torch.cond`, `scan` of a known number of steps."""
+"""Control flow, and parts of programs: `torch.no_grad` blocks, `torch.cond`, `scan` and `while_loop`."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree
 
-from ..core.graph import MLOperand
-from ..core.sizes import Size
+from ..composites.control import loop
+from ..core.bodies import add_input, body_of
+from ..core.graph import Desc, MLOperand
+from ..core.sizes import is_same_shape
 from ..support.errors import NotSupportedError
 from .labels import place_of
 from .registry import NotConvertible, refuse_if
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
 CONTROL: dict[str, Callable[..., Any]] = {}
 """Name of a higher-order operator -> what converts a call: `(frame, node, *args, **kwargs)`."""
 
-MAX_STEPS = 64
-"""The largest number of steps of a scan that is unrolled, an estimate: graphs grow with each step."""
+MAX_UNROLLED = 8
+"""The largest number of steps of a loop to write out; others repeat one step. An estimate: graphs grow with each step."""
 
 
 def _handles(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -92,36 +95,123 @@ def _(frame: Frame, node: Any, predicate: Any, true_part: Any, false_part: Any, 
 
 @_handles("scan")
 def _(frame: Frame, node: Any, part: Any, initial: Any, inputs: Any, more: Any = ()) -> Any:
-    b, own = frame.builder, frame.owner
-    inputs = [own.operand_of(value) for value in inputs]
-    steps = inputs[0].shape[0] if inputs else 0
-    refuse_if(isinstance(steps, Size) or steps > MAX_STEPS, f"it has {steps} steps, and up to {MAX_STEPS} are unrolled")
-    carried, results = list(initial), []
-    for step in range(steps):
+    states, sequences, others = (_operands_of(frame, values) for values in (initial, inputs, more))
+    refuse_if(not sequences, "it has no sequences")
+    length = sequences[0].shape[0]
+    if isinstance(length, int) and 0 < length <= MAX_UNROLLED:
+        return _unroll_scan(frame, part, states, sequences, others, length)
+    builder, read = _inside(frame)
+    rows = [Desc(x.data_type, x.shape[1:]) for x in sequences]
+    own = [read(desc) for desc in (*(state.desc for state in states), *rows, *(x.desc for x in others))]
+    results = list(builder.run(part, own, frame.label))
+    new = results[: len(states)]
+    _check_states(states, new)
+    return loop(frame.builder, states, sequences, others, body=body_of(builder.builder, own, results), length=length)
+
+
+def _unroll_scan(
+    frame: Frame,
+    part: Any,
+    carried: Sequence[Any],
+    sequences: Sequence[MLOperand],
+    others: Sequence[MLOperand],
+    length: int,
+) -> Any:
+    """Write all steps out."""
+    b, count, columns = frame.builder, len(carried), list[list[MLOperand]]()
+    for step in range(length):
         rows = [
-            b.reshape(b.slice(x, [step] + [0] * (x.rank - 1), [1, *x.shape[1:]]), list(x.shape[1:])) for x in inputs
+            b.reshape(b.slice(x, [step] + [0] * (x.rank - 1), [1, *x.shape[1:]]), list(x.shape[1:])) for x in sequences
         ]
-        outputs = list(run_part(frame, part, [*carried, *rows, *more]))
-        carried = outputs[: len(initial)]
-        results.append([own.operand_of(value) for value in outputs[len(initial) :]])
-    refuse_if(not results, "it has no steps")
-    stacked = [
-        b.concat([b.reshape(value, [1, *value.shape]) for value in column], 0) for column in zip(*results, strict=True)
-    ]
-    return (*carried, *stacked)
+        outputs = [frame.owner.operand_of(value) for value in run_part(frame, part, [*carried, *rows, *others])]
+        carried, elements = outputs[:count], outputs[count:]
+        columns = columns or [[] for _ in elements]
+        for column, element in zip(columns, elements, strict=True):
+            column.append(b.reshape(element, [1, *element.shape]))
+    return (*carried, *(column[0] if length == 1 else b.concat(column, 0) for column in columns))
 
 
 @_handles("while_loop")
 def _(frame: Frame, node: Any, condition: Any, body: Any, initial: Any, more: Any = ()) -> Any:
+    unrolled = _unroll_while(frame, condition, body, initial, more)
+    if unrolled is not None:
+        return unrolled
+    states, others = (_operands_of(frame, values) for values in (initial, more))
+    refuse_if(not states, "it has no states")
+    first = _flag_of(frame.builder, run_part(frame, condition, [*states, *others]))
+    builder, read = _inside(frame)
+    own = [read(operand.desc) for operand in (*states, *others)]
+    new = list(builder.run(body, own, frame.label))
+    _check_states(states, new)
+    going = _flag_of(builder.builder, builder.run(condition, [*new, *own[len(states) :]], frame.label))
+    return loop(
+        frame.builder, states, [], others, None, first,
+        body=body_of(builder.builder, own, [going, *new]), gives_condition=True,
+    )  # fmt: skip
+
+
+def _unroll_while(frame: Frame, condition: Any, body: Any, initial: Any, more: Any) -> Any:
+    """Write out a loop whose conditions are known and soon false; None for other loops."""
     values = list(initial)
-    for _ in range(MAX_STEPS + 1):
+    for _ in range(MAX_UNROLLED + 1):
         answer = run_part(frame, condition, [*values, *more])
         answer = answer[0] if isinstance(answer, (tuple, list)) else answer
         if isinstance(answer, torch.Tensor):
             answer = bool(answer.item())
         if not isinstance(answer, bool):
-            raise NotConvertible("its condition is known only when the graph runs")
+            return None
         if not answer:
             return tuple(values)
         values = list(run_part(frame, body, [*values, *more]))
-    raise NotConvertible(f"it has more than {MAX_STEPS} steps")
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Bodies
+
+
+class _Inside:
+    """Converts parts of a program in a builder of their own; the parts read their inputs alone."""
+
+    def __init__(self, frame: Frame) -> None:
+        own = frame.owner
+        self.builder = type(own.builder)(own.builder.context)
+        self._kind, self._owner = type(frame), type(own)(self.builder, own.names, takes_fallback=False)
+
+    def run(self, part: Any, values: Sequence[MLOperand], label: str) -> list[MLOperand]:
+        """The results of a part, as operands."""
+        try:
+            outputs = self._kind(self._owner, part, values, label).run()
+        except NotSupportedError as error:
+            raise NotConvertible(str(error).removeprefix("from_torch: ")) from None
+        operands = [
+            self._owner.operand_of(value) for value in (outputs if isinstance(outputs, (tuple, list)) else [outputs])
+        ]
+        refuse_if(not all(isinstance(o, MLOperand) for o in operands), "its steps return numbers")
+        return operands
+
+
+def _inside(frame: Frame) -> tuple[_Inside, Callable[[Desc], MLOperand]]:
+    """A conversion of parts, and a function that declares their next input."""
+    inside, names = _Inside(frame), itertools.count()
+    return inside, lambda desc: add_input(inside.builder, f"in {next(names)}", desc)
+
+
+def _operands_of(frame: Frame, values: Sequence[Any]) -> list[MLOperand]:
+    operands = [frame.owner.operand_of(value) for value in values]
+    refuse_if(not all(isinstance(operand, MLOperand) for operand in operands), "it takes numbers")
+    return operands
+
+
+def _check_states(states: Sequence[MLOperand], new: Sequence[MLOperand]) -> None:
+    for number, (before, after) in enumerate(zip(states, new, strict=True)):
+        is_kept = before.data_type == after.data_type and is_same_shape(before.shape, after.shape)
+        refuse_if(not is_kept, f"its state {number} is {before.desc} before, and {after.desc} after a step")
+
+
+def _flag_of(b: Any, result: Any) -> MLOperand:
+    """The result of a condition as a scalar of uint8."""
+    answer = result[0] if isinstance(result, (tuple, list)) else result
+    refuse_if(not isinstance(answer, MLOperand), "its condition is a number")
+    operand: MLOperand = answer if answer.data_type == "uint8" else b.cast(b.not_equal(answer, 0), "uint8")
+    return b.reshape(operand, []) if operand.rank else operand

@@ -92,6 +92,7 @@ def convert_program(
 
     `names` are the names of dimensions, by input and axis; `numbers` are those of PyTorch's symbols, for a static graph.
     """
+    program = _without_vmap(program)
     signature = program.graph_signature
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     builder = LabellingBuilder(context)
@@ -138,6 +139,17 @@ def convert_program(
     results, final = conversion.run(program.graph_module, values)
     builder.label = ""
     return _Ends(program, conversion, inputs, values, constants, arguments).build(list(results), final)
+
+
+def _without_vmap(program: Any) -> Any:
+    """The program with operators in place of `torch.vmap`, of which exported programs keep the calls.
+
+    `torch.associative_scan` is written out by it: the elements of each half are combined at once.
+    """
+    module = "torch._functorch.predispatch"
+    if not any(getattr(node.target, "__module__", None) == module for node in program.graph.nodes):
+        return program
+    return program.run_decompositions({})
 
 
 def written_inputs(program: Any) -> set[str]:
