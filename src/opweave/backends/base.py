@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import cache, cached_property
 from importlib import import_module
@@ -96,6 +96,10 @@ class Runner(ABC):
     def abandon(self) -> None:
         """Cancel the work that `Backend.compile` has begun: the program with this part has failed, or was interrupted."""
         return
+
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        """Return key and kind of each file in the cache on disk with code that was compiled for the runner."""
+        return ()
 
     def is_left(self, nodes: Sequence[Node]) -> bool:
         """Whether the engine runs the nodes of one operation on the CPU because the device cannot run them."""

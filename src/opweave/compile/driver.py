@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import get_ident
@@ -391,6 +391,9 @@ class _ExpressionRunner(Runner):
         except OperationError as error:
             raise self._error_of(error) from error
 
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        return self.kernel.cache_keys()
+
     def at(self, sizes: Mapping[str, int]) -> Runner:
         return _ExpressionRunner(self.name, self.title, self.kernel.at(sizes), self.count, self.unrounded)
 
@@ -439,6 +442,11 @@ class _KernelRunner(Runner):
                 self._running.discard(thread)
 
         return run
+
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        # Kernels of users have none.
+        keys: Callable[[], Iterable[tuple[str, str]]] = getattr(self.prepared, "cache_keys", tuple)
+        return keys()
 
     def at(self, sizes: Mapping[str, int]) -> Runner:
         return _KernelRunner(self._node, sizes)

@@ -25,6 +25,8 @@ from .tensor import MLTensor
 from .tensors import ContextTensors, awaitable, check_alive, state_of as context_state
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..core.operation import Op
     from .graph import MLGraph
     from .graph_state import GraphState
@@ -400,6 +402,40 @@ class MLContext(ContextTensors):
         return (state if is_own else self._state_of(graph, "compute")).compute(inputs, outputs)
 
     compute_async = awaitable(compute)
+
+    def load(self, path: str | Path, *, trusted: bool = False) -> MLGraph:
+        """Load a graph that `MLGraph.save` has written, and compile it for this context.
+
+        The weights are mapped: do not change the file while the graph exists; replacing it is safe, as `save` does it. Each
+        operation checks its operands and attributes again. What the file has compiled for this processor or device is used
+        if the file is trusted or was written by this user on this machine; everything else is compiled again, and
+        `MLGraph.explain` says why.
+
+        Args:
+            path: the file.
+            trusted: whether you trust the file as you trust a program: its native code runs, and modules of your operations
+                are imported. Otherwise, the modules must have been imported before.
+
+        Returns:
+            The graph, which computes what the saved one does.
+
+        Raises:
+            DataError: the file cannot be read, is damaged, or was written by a later version.
+            NotSupportedError: an operation is not here.
+            ValidationError: an operation does not accept its operands or attributes.
+            InvalidStateError: the context is lost.
+
+        >>> import numpy as np, opweave as ow, tempfile
+        >>> context = ow.ml.create_context(device="reference")
+        >>> builder = ow.MLGraphBuilder(context)
+        >>> graph = builder.build({"y": builder.input("x", "float32", [2]).neg()})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     graph.save(f"{folder}/graph.opweave")
+        ...     print(context.load(f"{folder}/graph.opweave"))
+        <MLGraph (x: float32[2]) -> (y: float32[2]), 1 operations on reference>
+        """
+        graph: MLGraph = lazy_imports.load_graph(self, path, trusted)
+        return graph
 
     def _state_of(self, graph: MLGraph, subject: str) -> GraphState:
         """The state of a graph of this context."""

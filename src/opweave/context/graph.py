@@ -52,8 +52,8 @@ class MLGraph:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a graph belongs to its context and cannot be copied or pickled; opweave.onnx.save(graph, path) writes it to a "
-            "file, and opweave.InferenceSession(path) can be pickled"
+            "a graph belongs to its context and cannot be copied or pickled; graph.save(path) writes it to a file, which "
+            "context.load(path) reads, and opweave.InferenceSession(path) can be pickled"
         )
 
     @property
@@ -201,6 +201,34 @@ class MLGraph:
         """
         tuned: Tuning = lazy_imports.tune(self, inputs, seconds)
         return tuned
+
+    def save(self, path: str | Path) -> None:
+        """Write the graph into a file that `MLContext.load` reads: operations, weights, and what was compiled.
+
+        The file is a safetensors file, whose weights are mapped when it is loaded. An existing file is replaced once the new
+        one is complete. Operations of users are written by the names of their modules, and `opweave.onnx.save` writes a model
+        for other engines.
+
+        Args:
+            path: the file to write; by convention, its name ends in `.opweave`.
+
+        Raises:
+            InvalidStateError: the graph is destroyed, or the context lost.
+            NotSupportedError: an operation is declared inside of a function, so that no module has it, or has an attribute
+                that files cannot hold.
+            DataError: the file cannot be written.
+
+        >>> import numpy as np, opweave as ow, tempfile
+        >>> context = ow.ml.create_context(device="reference")
+        >>> builder = ow.MLGraphBuilder(context)
+        >>> graph = builder.build({"y": builder.input("x", "float32", [2]) + builder.constant(np.float32([1, 2]))})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     graph.save(f"{folder}/graph.opweave")
+        ...     again = context.load(f"{folder}/graph.opweave")
+        >>> context.compute(again, {"x": np.float32([3, 4])})["y"].tolist()
+        [4.0, 6.0]
+        """
+        lazy_imports.save_graph(self, path)
 
     def draw(self, path: str | Path | None = None, *, profile: Profile | Mapping[str, float] | None = None) -> Drawing:
         """Draw the graph from inputs to outputs, with the engine of each part.

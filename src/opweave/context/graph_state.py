@@ -73,6 +73,7 @@ class GraphState:
         sizes: the sizes that a static graph of a graph with names is for, by name; else empty.
         template: the graph as a call in larger graphs, for `lazy.deferred_context`; `forget` drops the larger graphs.
         use: counts the calls of the graph, if other engines may be verified for it.
+        origin: says where the graph was loaded from, given its state; None for a graph that was built here.
 
     The state of a static graph for certain sizes may make the graph when it is asked for; `descs` has its inputs, its outputs,
     and the input that each output may update, then. It shares the bindings and the lock of the graph with names, its `owner`.
@@ -90,6 +91,7 @@ class GraphState:
         "inputs",
         "is_fused",
         "lock",
+        "origin",
         "outputs",
         "program",
         "sizes",
@@ -132,6 +134,7 @@ class GraphState:
         self.template: Any = None
         self.forget: Callable[[], object] | None = None
         self.use: Use | None = None
+        self.origin: Callable[[GraphState], str] | None = None
 
     @property
     def recorded(self) -> Graph | None:
@@ -140,6 +143,11 @@ class GraphState:
         if graph is not None and not isinstance(graph, Graph):
             graph = self._recorded = graph()
         return graph
+
+    @property
+    def programs(self) -> list[Program]:
+        """All programs that are compiled for the graph."""
+        return [] if self.program is None else [self.program]
 
     def watch(self) -> None:
         """Count the uses of the graph, if it has engines that have not been tried."""
@@ -521,6 +529,12 @@ class DynamicGraphState(GraphState):
             names = ", ".join(map(printable, self.names))
             raise InvalidStateError(f"the graph is compiled when it first runs, for the sizes of {names}; run it first")
         return last.check_alive()
+
+    @property
+    def programs(self) -> list[Program]:
+        """All programs that are compiled for the graph: those for certain sizes, and those with names."""
+        versions = [program for _, version in self.versions.items() for program in version.programs]
+        return [*versions, *(item.program for item in self._open)]
 
     @property
     def names(self) -> list[str]:

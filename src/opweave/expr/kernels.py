@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Literal, Protocol, get_args
@@ -46,6 +46,9 @@ class ExpressionKernel(Protocol):
 
     def at(self, sizes: Mapping[str, int]) -> ExpressionKernel:
         """Return the kernel for sizes by name; the kernel itself if the program has none."""
+
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        """Return key and kind of the files in the cache on disk with its code."""
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         """Return a function that runs the program once on C-contiguous arrays of the declared data types and shapes."""
@@ -159,6 +162,9 @@ class SymbolicKernel:
             f"{self.program.name}: the sizes of this kernel are known only at a run; at(sizes) sets them"
         )
 
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        return ()
+
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         self.bind(inputs, outputs)
 
@@ -178,6 +184,9 @@ class StaticKernels(SymbolicKernel):
             frozenset(sizes.items()), lambda: compile(formula_at(self.program, sizes), self.engine)
         )
 
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        return {key for _, kernel in self._kernels.items() for key in kernel.cache_keys()}
+
 
 class _NumpyKernel:
     """A program evaluated by NumPy."""
@@ -191,6 +200,9 @@ class _NumpyKernel:
 
     def at(self, sizes: Mapping[str, int]) -> ExpressionKernel:
         return self
+
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        return ()
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         return self.evaluator.bind(inputs, outputs)

@@ -11,7 +11,7 @@ kernels compute one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -191,6 +191,9 @@ class RecurrentLoop(Protocol):
     def detail(self) -> str:
         """The engine and its options, for tables."""
 
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        """Key and kind of the files in the cache on disk with its code."""
+
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
         """Return a function that runs all steps, on C-contiguous arrays of the declared data types and shapes."""
 
@@ -216,7 +219,14 @@ def compile_recurrence(recurrence: Recurrence) -> RecurrentLoop:
         return NumpyLoop(recurrence, f"NumPy, step by step; {error}")
 
 
-class SizedLoop:
+class _LoopWithoutCode:
+    """A recurrence without compiled code."""
+
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        return ()
+
+
+class SizedLoop(_LoopWithoutCode):
     """A recurrence that is compiled for the sizes of each run."""
 
     detail = "compiled for each size"
@@ -228,7 +238,7 @@ class SizedLoop:
         raise ValidationError(f"{self.recurrence.name}: the sizes of this recurrence are known only at a run")
 
 
-class NumpyLoop:
+class NumpyLoop(_LoopWithoutCode):
     """A recurrence that NumPy evaluates."""
 
     def __init__(self, recurrence: Recurrence, detail: str) -> None:

@@ -27,8 +27,9 @@ def explain(graph: MLGraph) -> str:
 
 
 def _heading(graph: MLGraph) -> list[str]:
-    precision = graph.context.precision
-    return [f"{recorded_graph(graph)}", "", f"precision {precision}: {PRECISIONS[precision]}"]
+    precision, state = graph.context.precision, state_of(graph)
+    origin = [state.origin(state)] if state.origin is not None else []
+    return [f"{recorded_graph(graph)}", "", *origin, f"precision {precision}: {PRECISIONS[precision]}"]
 
 
 def _explain_versions(graph: MLGraph, state: DynamicGraphState) -> str:

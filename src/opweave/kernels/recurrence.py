@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -40,6 +40,10 @@ class PreparedRecurrence:
     @property
     def detail(self) -> str:
         return self.loop.detail
+
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        """Key and kind of the files in the cache on disk with its code."""
+        return self.loop.cache_keys()
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         run = self.loop.bind(list(iter_operands(inputs)), outputs)

@@ -255,6 +255,10 @@ class Program:
             for node, compiled in zip(part.nodes, part.compiled, strict=True)
         ]
 
+    def cache_keys(self) -> set[tuple[str, str]]:
+        """Key and kind of the files in the cache on disk with code that was compiled for the program."""
+        return {key for step in self.steps if step.part is not None for key in step.part.runner.cache_keys()}
+
     # Properties --------------------------------------------------------------------------------------------------------
 
     @property

@@ -8,7 +8,7 @@ bindings are launched again and again, and nothing is read but the condition of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from threading import RLock
 from typing import Literal
@@ -104,6 +104,10 @@ class BodyRunner(Runner):
             for step in program.steps:
                 if step.part is not None:
                     step.part.runner.abandon()
+
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        """Key and kind of what the cache on disk has of the bodies."""
+        return {key for program in self.programs for key in program.cache_keys()}
 
     def at(self, sizes: Mapping[str, int]) -> BodyRunner:
         """The runner for these sizes."""

@@ -16,7 +16,9 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+from weakref import ref
 
 from . import settings
 from .errors import ValidationError
@@ -42,7 +44,12 @@ KINDS = {"cubin": "compiled kernel", "o": "compiled expression", TUNING: "tuning
 """Contents of the files, by suffix."""
 
 _NAME = rf"(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join(KINDS)})"
-_TEMPORARY = rf"\.({_NAME})\.\w+"
+SECRET = "opweave"
+"""Name of the file of `secret`, which ends in `.key`."""
+
+SECRET_BYTES = 32
+
+_TEMPORARY = rf"\.({_NAME}|{SECRET}\.key)\.\w+"
 
 SHARE = 16
 """A process that has written 1/16 of the limit lists all files again, because others write, too. An estimate."""
@@ -51,6 +58,9 @@ SPARE = 64
 """A full cache gets 1/64 of the limit free, so that not every file that is stored lists all others. An estimate."""
 
 _warned: set[str] = set()
+
+_layers: tuple[ref[Layer], ...] = ()
+_layers_lock = Lock()
 
 _room: dict[tuple[Path, int], int] = {}
 """Bytes that this process may write before it lists all files again, by directory and limit."""
@@ -93,11 +103,28 @@ def load_or_make(key: str, make: Callable[[], bytes]) -> bytes:
     return data
 
 
+class Layer(Protocol):
+    """Files that are looked for before those of the directory, such as compiled parts of a saved graph."""
+
+    def load(self, key: str, kind: str) -> bytes | None:
+        """The content of a file, or None."""
+
+
+def add_layer(layer: Layer) -> None:
+    """Look for files in `layer`, too, for as long as the object lives. What it has is trusted as the directory is."""
+    global _layers
+    with _layers_lock:
+        _layers = (*(item for item in _layers if item() is not None), ref(layer))
+
+
 def load(key: str, kind: str, is_use: bool = True) -> bytes | None:
     """The content of a file; None if there is none, or it is damaged, or others can write to it.
 
     A warning is issued once if others can write to the directory or the file. `is_use`: this counts as a use of the file.
     """
+    for item in _layers:
+        if (layer := item()) is not None and (data := layer.load(key, kind)) is not None:
+            return data
     with suppress(OSError):
         return _read(_file(key, kind), key, is_use)
     return None
@@ -176,6 +203,54 @@ def _lock(descriptor: int, is_wanted: bool) -> None:
         import fcntl
 
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if is_wanted else fcntl.LOCK_UN)
+
+
+def secret() -> bytes | None:
+    """A random key that only this user can read, made at the first call; None if the directory cannot be used.
+
+    Saved graphs are authenticated with the key. `clear` keeps it.
+    """
+    try:
+        if limit() <= 0:
+            return None
+        path = _file(SECRET, "key", create=True, warns=False)
+        if (data := _read_secret(path)) is None:
+            _make_secret(path)
+            data = _read_secret(path)
+        return data
+    except (OSError, ValidationError):
+        return None
+
+
+def _read_secret(path: Path) -> bytes | None:
+    """The key in a file of this user; None if there is no such file, or it is damaged."""
+    with suppress(FileNotFoundError), open(path, "rb", opener=_open) as file:
+        status = os.fstat(file.fileno())
+        _check(path, status, warns=False)
+        if not stat.S_ISREG(status.st_mode) or (hasattr(os, "geteuid") and status.st_mode & 0o077):
+            raise PermissionError(f"{path} can be read by other users")
+        data = file.read(SECRET_BYTES + 1)
+        return data if len(data) == SECRET_BYTES else None
+    return None
+
+
+def _make_secret(path: Path) -> None:
+    """Write a new key, unless another process has just done so."""
+    import tempfile
+
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.chmod(temporary, 0o600)  # regardless of the umask
+            file.write(os.urandom(SECRET_BYTES))
+        if path.exists() and _read_secret(path) is None:  # a full disk has cut it
+            os.replace(temporary, path)
+        else:
+            with suppress(FileExistsError):
+                os.link(temporary, path)  # which never replaces a key that others use already
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
 
 
 def entries() -> list[Entry]:

@@ -78,6 +78,12 @@ watch_graph = Link("verification.watch")
 verify_graph = Link("verification.process")
 """Makes the task of a child process that verifies a graph: `(graph, backend, device, preference, fuse, sample)`."""
 
+save_graph = Link("saved.api")
+"""Implements `MLGraph.save`: `(graph, path)`."""
+
+load_graph = Link("saved.api")
+"""Implements `MLContext.load`: `(context, path, trusted)`."""
+
 draw = Link("inspect.drawing.api")
 """Implements `MLGraph.draw`: `(graph, path, profile)`."""
 

@@ -259,6 +259,11 @@ def stop() -> None:
     _jobs.stop()
 
 
+def cache_key(kernel: GpuKernel, architecture: str) -> tuple[str, str]:
+    """Key and kind of the file in the cache on disk with a kernel for an architecture."""
+    return _disk_key(kernel, architecture), KIND
+
+
 def _disk_key(kernel: GpuKernel, architecture: str) -> str:
     compiler = COMPILERS[kernel.compiler]
     options = json.dumps(compiler.options(kernel, architecture))

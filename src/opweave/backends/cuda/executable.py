@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import finalize
 
@@ -80,6 +80,11 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
 
     def begin_version(self) -> None:
         self._chains = ByIdentity()
+
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        """Key and kind of the files in the cache on disk with its kernels."""
+        architecture, kernels = self.engine.driver.info.architecture, {step.kernel for step in self.steps}
+        return {compiler.cache_key(kernel, architecture) for kernel in kernels if kernel.compiled is None}
 
     def abandon(self) -> None:
         """Cancel kernels that still wait for a process; another thread that needs them begins them again."""

@@ -6,7 +6,7 @@ Cached programs run without importing Halide and llvmlite.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -43,6 +43,9 @@ class SymbolicHalideKernel(SymbolicKernel):
         super().__init__(program)
         self._part, self._checks = part, checks
         self.detail = f"{part.detail}, any sizes"
+
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        return _keys_of(self._part, self._checks)
 
     def at(self, sizes: Mapping[str, int]) -> ExpressionKernel:
         values = self._part.values_at(sizes)
@@ -86,6 +89,9 @@ class HalideKernel:
 
     def _static(self, desc: Desc) -> Desc:
         return Desc(desc.data_type, values_at(desc.shape, self.sizes)) if self.sizes else desc
+
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        return _keys_of(self._part, self._checks)
 
     def at(self, sizes: Mapping[str, int]) -> HalideKernel:
         return self
@@ -131,6 +137,13 @@ class HalideKernel:
         run()
         self._idle.append((calls, run))
 
+
+def _keys_of(*parts: Part | None) -> list[tuple[str, str]]:
+    return [(runtime.runtime_key(), KIND), *((part.key, KIND) for part in parts if part is not None)]
+
+
+KIND = "o"
+"""Kind of the files of compiled expressions in the cache on disk."""
 
 _Entry = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)  # releases the GIL
 
@@ -181,7 +194,8 @@ class Part:
     def __init__(self, program: Formula) -> None:
         self.program = program
         digest, names = identify(program)
-        self.compiled = CompiledProgram.from_bytes(disk_cache.load_or_make(runtime.key(digest), self._compile))
+        self.key = runtime.key(digest)
+        self.compiled = CompiledProgram.from_bytes(disk_cache.load_or_make(self.key, self._compile))
         self.code = load(self.compiled.code, runtime.address)
         self.entries = [_Entry(self.code.address(name)) for name, *_ in self.compiled.calls]
         self._names = {size_name(k): name for k, name in enumerate(names)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -26,7 +26,7 @@ from ..recurrence import Along, Recurrence
 from ..recurrent_step import DividedStep, RowDivision, divide_step, join_steps, rows_of, take_rows
 from . import runtime
 from .image import Code, load, pack
-from .kernel import KernelCalls, Part
+from .kernel import KIND, KernelCalls, Part
 from .schedule import operations
 from .stages import DEAR
 
@@ -41,6 +41,9 @@ MAX_JOINED_WORK = 400
 
 MIN_ROW_OPERATIONS = 2048
 """Operations of a step per thread, below which the call of a step takes longer than the step. An estimate."""
+
+REPEAT = "repeat"
+"""The word in the key of the loop, which all recurrences share."""
 
 TIME_NOT_FIRST = "a sequence whose axis of time is not in front"
 FIRST_STATES = "the first states of a recurrence, whose memory gets the last ones"
@@ -116,6 +119,11 @@ class HalideLoop:
                     results = [np.empty_like(item) for item in outputs]
                     return through_copies(self.bind(inputs, results), results, outputs)
         return _LoopBinding(self, inputs, outputs).run
+
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        """Key and kind of the files in the cache on disk with its code."""
+        shared = [runtime.runtime_key(), runtime.key(REPEAT)]
+        return [(key, KIND) for key in (*shared, *(part.key for part in self._parts.values()))]
 
     @property
     def parts(self) -> list[tuple[int, int]]:
@@ -539,7 +547,7 @@ done:
 @cache
 def _code() -> Code:
     """The loop, which all recurrences share."""
-    return load(load_or_make(runtime.key("repeat"), _compile), runtime.address)
+    return load(load_or_make(runtime.key(REPEAT), _compile), runtime.address)
 
 
 def _compile() -> bytes:

@@ -57,6 +57,11 @@ def key(*words: object) -> str:
     return digest(" ".join(map(str, (*words, machine(), version()))).encode()).hexdigest()
 
 
+def runtime_key() -> str:
+    """The key of the runtime for this machine in the cache on disk."""
+    return f"runtime-{key()[:32]}"
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # The runtime
 
@@ -87,7 +92,7 @@ def runtime() -> Code:
     global _runtime
     with _lock:
         if _runtime is None:
-            code = load(load_or_make(f"runtime-{key()[:32]}", _compile), _system_function)
+            code = load(load_or_make(runtime_key(), _compile), _system_function)
             ctypes.CFUNCTYPE(None, _Handler)(code.address("halide_set_error_handler"))(_handler)
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(code))  # never unloaded: threads may still run in it at exit
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(_handler))

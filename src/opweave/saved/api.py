@@ -1,0 +1,105 @@
+"""Save a compiled graph in a file, and load it: `MLGraph.save` and `MLContext.load`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..context.builder import NamedBuilder
+from ..context.context import MLContext
+from ..context.graph import MLGraph, recorded_graph, state_of
+from ..context.tensors import check_alive
+from ..core.graph import Desc, Operand
+from ..support import lazy_imports
+from ..support.errors import DataError, ValidationError, require, require_flags
+from ..support.names import short_repr
+from .container import Container, ContainerWriter, read_json
+from .graphs import GraphReader, GraphWriter, decode_hints, encode_hints
+from .parts import FileParts, add_parts, seal
+from .values import Damaged
+
+MANIFEST = "opweave.manifest"
+
+MAX_MANIFEST_BYTES = 2**28
+"""Maximum size of the manifest: some million nodes."""
+
+
+@lazy_imports.save_graph.provide
+def save(graph: MLGraph, path: str | Path) -> None:
+    """Write a graph into a file; see `MLGraph.save`."""
+    recorded, state = recorded_graph(graph), state_of(graph)
+    writer = ContainerWriter()
+    graphs = GraphWriter(writer)
+    builder: Any = next(iter(recorded.outputs.values())).builder
+    manifest = {
+        "opweave": __version__,
+        "graph": graphs.encode(recorded),
+        "operations": graphs.operations,
+        "constants": graphs.constants,
+        "size_hints": encode_hints(getattr(builder, "size_hints", {})),
+        "fuse": state.is_fused,
+    }
+    graphs.finish()
+    text = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode()
+    writer.add(MANIFEST, "uint8", (len(text),), text)
+    add_parts(writer, {key for program in state.programs for key in program.cache_keys()})
+    seal(writer)
+    writer.write(path)
+
+
+@lazy_imports.load_graph.provide
+def load(context: MLContext, path: str | Path, trusted: bool) -> MLGraph:
+    """Read a graph from a file, and compile it; see `MLContext.load`."""
+    require(isinstance(path, (str, Path)), f"load: path must be a path, got {short_repr(path)}")
+    require_flags(trusted=trusted)
+    check_alive(context)
+    container = Container.open(path)
+    try:
+        parts = FileParts(container, trusted)
+        graph = _build(context, container, trusted)
+    except Damaged as error:
+        raise DataError(f"{container.path}: it is damaged: {error}") from None
+    except ValidationError as error:
+        raise type(error)(f"{container.path}: {error}") from None
+    state = state_of(graph)
+    state.origin = parts.describe
+    return graph
+
+
+def _build(context: MLContext, container: Container, trusted: bool) -> MLGraph:
+    manifest = read_manifest(container)
+    builder = NamedBuilder(context)
+    builder.size_hints = decode_hints(manifest["size_hints"])
+    reader = GraphReader(
+        container, manifest["operations"], manifest["constants"], trusted, context.backend.max_byte_length
+    )
+    try:
+        outputs = reader.decode(manifest["graph"], builder, _add_input)
+    except (RecursionError, OverflowError) as error:
+        raise Damaged(f"its values are too deep or too large: {error}") from None
+    return builder.build(outputs, fuse=manifest["fuse"])
+
+
+def _add_input(builder: Any, name: str, desc: Desc) -> Operand:
+    operand: Operand = builder.input(name, desc.data_type, desc.shape)
+    return operand
+
+
+def read_manifest(container: Container) -> dict[str, Any]:
+    """The manifest of a file, with all its names."""
+    if MANIFEST in container and container.size(MANIFEST) > MAX_MANIFEST_BYTES:
+        raise Damaged(f"its manifest has {container.size(MANIFEST)} bytes")
+    try:
+        manifest = read_json(container.section(MANIFEST).tobytes())
+    except ValueError as error:
+        raise DataError(f"{container.path}: {error}") from None
+    types = {
+        "opweave": str, "graph": dict, "operations": list, "constants": list, "size_hints": dict, "fuse": bool
+    }  # fmt: skip
+    for name, kind in types.items():
+        if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
+            raise Damaged(f"its manifest lacks {name!r}")
+    complete: dict[str, Any] = manifest
+    return complete

@@ -1,0 +1,104 @@
+"""Compiled parts in a file: native code for processors and devices, by the keys of the cache on disk.
+
+Code of a file runs only if the caller trusts the file, or if the file has an authentication code under the key of this user.
+Then compilers find the parts as if they were in the cache. A part for another processor, device or version has another key,
+and is not found: the graph has everything to compile it again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ..context.graph_state import GraphState
+from ..support import disk_cache
+from ..support.digests import DIGEST_BYTES, blake2b
+from ..support.errors import DataError
+from ..support.names import count_of
+from .container import Container, ContainerWriter
+
+PREFIX = "opweave."
+"""Names of sections begin so, unless they are constants."""
+
+PART = "opweave.part."
+
+DIGEST, AUTHENTICATION = "opweave.digest", "opweave.authentication"
+"""Sections of a digest of everything but constants, and of a digest with the key of the user."""
+
+NATIVE = ("o", "cubin")
+"""Kinds of files in the cache on disk that are native code."""
+
+
+def add_parts(writer: ContainerWriter, keys: Iterable[tuple[str, str]]) -> None:
+    """Add the compiled parts that the cache on disk has; files without the others are compiled again when they are loaded."""
+    for key, kind in sorted(keys):
+        if kind in NATIVE and (data := disk_cache.load(key, kind)) is not None:
+            writer.add(f"{PART}{key}.{kind}", "uint8", (len(data),), data)
+
+
+def seal(writer: ContainerWriter) -> None:
+    """Add the digests, after all other sections."""
+    for name in (DIGEST, AUTHENTICATION):
+        writer.add(name, "uint8", (DIGEST_BYTES,), bytes(DIGEST_BYTES))
+    contents = [data for name, data in writer.sections().items() if _is_covered(name)]
+    key = disk_cache.secret()
+    writer.replace(DIGEST, _digest(writer.header(), contents, b""))
+    if key is not None:
+        writer.replace(AUTHENTICATION, _digest(writer.header(), contents, key))
+
+
+def _is_covered(name: str) -> bool:
+    return name.startswith(PREFIX) and name not in (DIGEST, AUTHENTICATION)
+
+
+def _digest(header: bytes, contents: Iterable[bytes], key: bytes) -> bytes:
+    hasher = blake2b(header, digest_size=DIGEST_BYTES, key=key)
+    for data in contents:
+        hasher.update(data)
+    return hasher.digest()
+
+
+class FileParts:
+    """The compiled parts of an open file.
+
+    Attributes:
+        is_trusted: whether the parts may run.
+
+    Raises:
+        DataError: the digest of the file is wrong.
+    """
+
+    def __init__(self, container: Container, trusted: bool) -> None:
+        self._container = container
+        contents = [container.section(name).tobytes() for name in container.all_names if _is_covered(name)]
+        if container.section(DIGEST).tobytes() != _digest(container.header, contents, b""):
+            raise DataError(f"{container.path}: it is damaged: its digest is another one")
+        names = re.compile(rf"{re.escape(PART)}(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join(NATIVE)})")
+        self._names = {name.removeprefix(PART) for name in container.names if names.fullmatch(name)}
+        self.is_trusted = trusted or (bool(self._names) and self._is_own(contents))
+        if self.is_trusted and self._names:
+            disk_cache.add_layer(self)
+
+    def _is_own(self, contents: Iterable[bytes]) -> bool:
+        """Whether this user has written the file on this machine."""
+        key = disk_cache.secret()
+        is_own = key is not None and _digest(self._container.header, contents, key)
+        return is_own == self._container.section(AUTHENTICATION).tobytes()
+
+    def load(self, key: str, kind: str) -> bytes | None:
+        """The content of a part; see `disk_cache.Layer`."""
+        name = f"{key}.{kind}"
+        return self._container.section(f"{PART}{name}").tobytes() if name in self._names else None
+
+    def describe(self, state: GraphState) -> str:
+        """Describe the origin of the graph, and the reason why compiled parts are used or not, for `explain`."""
+        needed = {f"{key}.{kind}" for program in state.programs for key, kind in program.cache_keys() if kind in NATIVE}
+        origin = f"loaded from {self._container.path}"
+        if not needed:
+            return origin
+        if not self.is_trusted:
+            reason = "this user has not written the file on this machine, and it was not loaded with trusted=True"
+            return f"{origin}, compiled again: {reason}" if self._names else f"{origin}, which has no compiled parts"
+        used = f"{origin}, with {len(needed & self._names)} of {count_of(len(needed), 'compiled part')}"
+        is_complete = needed <= self._names
+        return used if is_complete else f"{used}; the file has others, if any, for another processor, device or version"

@@ -1,0 +1,197 @@
+"""Compiled parts of saved graphs: native code that runs if the file is trusted, and is compiled again otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import saved_operations as own
+from support.processes import run_python
+
+import opweave as ow
+from opweave.expr import kernels
+from opweave.saved.container import Container, ContainerWriter
+from opweave.saved.parts import AUTHENTICATION, DIGEST, PART, seal
+from opweave.support import disk_cache
+
+pytestmark = pytest.mark.skipif(not kernels.has_halide(), reason="needs the extra halide")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache on disk, and no compiled expressions in this process."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("OPWEAVE_CACHE", str(folder))
+    kernels.compiled.clear()
+    return folder
+
+
+def saved(path: Path) -> np.ndarray:
+    """Save a graph with a compiled expression, and return its result."""
+    context = ow.ml.create_context(device="cpu", backend="onnxruntime")
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": own.scaled_square(builder, builder.input("x", "float32", [40]), scale=1.5)})
+    graph.save(path)
+    return context.compute(graph, {"x": np.arange(40, dtype="float32")})["y"]
+
+
+LOAD = """
+import json, sys, numpy as np, opweave as ow
+import saved_operations
+context = ow.ml.create_context(device="cpu", backend="onnxruntime")
+graph = context.load(sys.argv[1], trusted=sys.argv[2] == "True")
+y = context.compute(graph, {"x": np.arange(40, dtype="float32")})["y"]
+print(json.dumps([y.tolist(), graph.explain().splitlines()[4], "halide" in sys.modules, "llvmlite" in sys.modules]))
+"""
+
+
+def load(path: Path, trusted: bool = False, **environment: str) -> tuple[np.ndarray, str, bool]:
+    """The result of a saved graph in a fresh process, the line of `explain`, and whether a compiler was imported."""
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(own.__file__).parent), *sys.path])
+    y, line, *compilers = json.loads(run_python(LOAD, str(path), str(trusted), **environment))
+    return np.float32(y), line, any(compilers)
+
+
+def parts_of(path: Path) -> list[str]:
+    return [name for name in Container.open(path).names if name.startswith(PART)]
+
+
+@pytest.mark.long(rows=1)
+@pytest.mark.parametrize("way", ["own", "trusted", "untrusted"])
+def test_load_uses_compiled_parts_of_trusted_files(way: str, tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / "graph.opweave"
+    y = saved(path)
+    assert len(parts_of(path)) == 2  # the expression and the runtime
+    environment = {"OPWEAVE_CACHE": str(tmp_path / "other")}  # has another key
+    if way == "own":
+        for file in cache.glob("*.o"):
+            file.unlink()
+        environment = {"OPWEAVE_CACHE": str(cache)}
+    result, line, is_compiled = load(path, way == "trusted", **environment)
+    np.testing.assert_array_equal(result, y)
+    assert line.startswith(f"loaded from {path}")
+    assert is_compiled == (way == "untrusted")
+    reason = (
+        "compiled again: this user has not written the file" if way == "untrusted" else "with 2 of 2 compiled parts"
+    )
+    assert reason in line
+
+
+def test_load_does_not_run_parts_that_were_changed(tmp_path: Path, cache: Path) -> None:
+    path = tmp_path / "graph.opweave"
+    saved(path)
+    container, writer = Container.open(path), ContainerWriter()
+    for name in container.names:
+        data = container.section(name).tobytes()
+        if name.startswith(PART):
+            data = b"\xcc" * len(data)
+        if name not in (DIGEST, AUTHENTICATION):
+            writer.add(name, "uint8", (len(data),), data)
+    key = (cache / "opweave.key").read_bytes()
+    (cache / "opweave.key").write_bytes(bytes(32))  # a stranger has another one
+    seal(writer)
+    (cache / "opweave.key").write_bytes(key)
+    writer.write(path)
+    for file in cache.glob("*.o"):
+        file.unlink()
+    kernels.compiled.clear()
+    context = ow.ml.create_context(device="cpu", backend="onnxruntime")
+    graph = context.load(path)
+    assert context.compute(graph, {"x": np.float32([2] * 40)})["y"].tolist() == [6.0] * 40
+    assert "compiled again: this user has not written the file on this machine" in graph.explain()
+
+
+def test_load_compiles_parts_for_another_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from opweave.expr.halide import runtime
+
+    path = tmp_path / "graph.opweave"
+    y = saved(path)
+    monkeypatch.setattr(runtime, "machine", lambda: "another processor")
+    kernels.compiled.clear()
+    context = ow.ml.create_context(device="cpu", backend="onnxruntime")
+    graph = context.load(path)
+    np.testing.assert_array_equal(context.compute(graph, {"x": np.arange(40, dtype="float32")})["y"], y)
+    line = next(line for line in graph.explain().splitlines() if line.startswith("loaded from"))
+    assert "with 0 of 2 compiled parts; the file has others, if any, for another processor, device or version" in line
+
+
+def test_save_without_a_cache_has_no_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPWEAVE_CACHE_BYTES", "0")
+    path = tmp_path / "graph.opweave"
+    saved(path)
+    assert parts_of(path) == []
+    assert Container.open(path).section(AUTHENTICATION).tobytes() == bytes(32)
+    graph = ow.ml.create_context(device="cpu", backend="onnxruntime").load(path)
+    assert "which has no compiled parts" in graph.explain()
+
+
+def test_layer_goes_with_its_graph(tmp_path: Path) -> None:
+    path = tmp_path / "graph.opweave"
+    saved(path)
+    (key, kind), *_ = [name.removeprefix(PART).rsplit(".", 1) for name in parts_of(path)]
+    disk_cache.clear()
+    context = ow.ml.create_context(device="cpu", backend="onnxruntime")
+    kernels.compiled.clear()
+    graph = context.load(path)
+    assert disk_cache.load(key, kind) is not None
+    del graph, context
+    import gc
+
+    gc.collect()
+    assert disk_cache.load(key, kind) is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The key of the user
+
+
+def test_secret_is_one_key_for_all_threads(cache: Path) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        keys = {*pool.map(lambda _: disk_cache.secret(), range(64))}
+    assert len(keys) == 1
+    (key,) = keys
+    assert key is not None
+    assert len(key) == 32
+    assert [path.name for path in cache.iterdir()] == ["opweave.key"]
+    disk_cache.clear()
+    assert disk_cache.secret() == key
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no modes")
+def test_secret_is_not_used_if_others_can_read_it(cache: Path) -> None:
+    assert disk_cache.secret() is not None
+    assert stat.S_IMODE((cache / "opweave.key").stat().st_mode) == 0o600
+    (cache / "opweave.key").chmod(0o640)
+    assert disk_cache.secret() is None
+    (cache / "opweave.key").chmod(0o600)
+    cache.chmod(0o777)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert disk_cache.secret() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows needs rights for links")
+def test_secret_follows_no_link(cache: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(bytes(32))
+    other.chmod(0o600)
+    cache.mkdir(0o700)
+    (cache / "opweave.key").symlink_to(other)
+    assert disk_cache.secret() is None
+
+
+def test_secret_that_a_full_disk_has_cut_is_made_again(cache: Path) -> None:
+    cache.mkdir(0o700)
+    (cache / "opweave.key").write_bytes(b"abc")
+    (cache / "opweave.key").chmod(0o600)
+    key: Any = disk_cache.secret()
+    assert len(key) == 32
+    assert disk_cache.secret() == key
