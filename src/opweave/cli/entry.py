@@ -15,6 +15,7 @@ from . import (
     deploy as deploy,
     diff as diff,
     execute as execute,
+    graphs as graphs,
     models as models,
     profile as profile,
     quantize as quantize,

@@ -20,11 +20,19 @@ if TYPE_CHECKING:
     from ..backends import Backend, Device
     from ..onnx.model.arguments import Argument
     from ..onnx.session.session import InferenceSession
+    from .graphs import GraphSession
     from .programs import ProgramSession
 
 ModelFile = Annotated[Path, typer.Argument(help="An .onnx file.")]
 ModelOrProgram = Annotated[
     Path, typer.Argument(help="An .onnx file, or a .pt2 file that `torch.export.save` wrote, which needs PyTorch.")
+]
+ModelOrGraph = Annotated[
+    Path,
+    typer.Argument(
+        help="An .onnx file, a .pt2 file that `torch.export.save` wrote, which needs PyTorch, or an .opweave file of "
+        "`opweave compile`."
+    ),
 ]
 Inputs = Annotated[
     list[str] | None,
@@ -85,16 +93,37 @@ def open_model(
     device: str | None,
     precision: str = "float32",
     threads: int | None = None,
-) -> tuple[InferenceSession | ProgramSession, Sequence[Argument]]:
-    """Open a session for a model, or for a program of PyTorch, with the options of the command line; and its inputs."""
+) -> tuple[InferenceSession | ProgramSession | GraphSession, Sequence[Argument]]:
+    """Open a session for a model, a program or a saved graph, with the options of the command line; and its inputs."""
     from ..onnx.session.parts import parts_of
+    from .graphs import is_saved_graph
     from .programs import is_program
 
+    if is_saved_graph(model):
+        graph = open_graph(model, fixed, limit, device, precision, threads)
+        return graph, graph.inputs
     if is_program(model):
         program = open_program(model, fixed, limit, device, precision, threads).converted()
         return program, program.inputs
     session = open_session(model, fixed, limit, device, precision, threads)
     return session, parts_of(session).inputs
+
+
+def open_graph(
+    model: Path,
+    fixed: list[str] | None,
+    limit: list[str] | None,
+    device: str | None = None,
+    precision: str = "float32",
+    threads: int | None = None,
+) -> GraphSession:
+    """Open a saved graph, with the options of the command line."""
+    from .graphs import GraphSession
+
+    for option, value in {"--fix-shapes": fixed, "--limit": limit}.items():
+        if value:
+            raise BadParameter(f"{option} is for models, and {model.name} is a saved graph")
+    return GraphSession(model, device=device, precision=precision, threads=threads)
 
 
 def open_program(
@@ -141,7 +170,7 @@ def print_choice(session: InferenceSession, fixed: list[str] | None, plain: Call
 
 @app.command()
 def run(
-    model: ModelOrProgram,
+    model: ModelOrGraph,
     inputs: Inputs = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the outputs to this .npz file.")] = None,
     labels: Annotated[
@@ -195,7 +224,7 @@ def run(
 
 @app.command()
 def info(
-    model: ModelOrProgram,
+    model: ModelOrGraph,
     fix_shapes: Sizes = None,
     limit: Bounds = None,
     device: DeviceName = None,
@@ -218,7 +247,7 @@ def info(
     --fix-shapes says otherwise.
 
     Of a .pt2 file, the first lines say which calls PyTorch would run, and why; dynamic dimensions have the sizes of the
-    arguments that the program was exported with.
+    arguments that the program was exported with. Of an .opweave file, the first line says which compiled parts are used.
     """
     from dataclasses import asdict
 
@@ -230,9 +259,13 @@ def info(
     from ..onnx.session.verification import state_of
     from ..onnx.session.whole import line_of, line_without_device
     from ..support.names import printable
+    from .graphs import is_saved_graph
     from .inputs import assumption, explain_assumption
     from .programs import is_program
 
+    if is_saved_graph(model):
+        _info_of_graph(open_graph(model, fix_shapes, limit, device, precision), draw)
+        return
     if is_program(model):
         _info_of_program(model, fix_shapes, limit, device, precision, draw)
         return
@@ -340,7 +373,35 @@ def _info_of_program(
         console.print(f"wrote {draw}", soft_wrap=True)
 
 
-def _print_ends(session: InferenceSession | ProgramSession) -> None:
+def _info_of_graph(session: GraphSession, draw: Path | None) -> None:
+    """`info` of a saved graph."""
+    from ..onnx.model.shape_keys import text_of
+    from .inputs import assumption, explain_assumption
+
+    with explain_assumption(session.inputs):
+        placements = session.placements()
+    console.print(session.origin(), soft_wrap=True)
+    counts = session.parameters()
+    dynamic = dict.fromkeys(s for a in session.inputs for s in a.dims or () if isinstance(s, str))
+    summary = Table(show_header=False, box=None)
+    summary.add_row("parameters", f"{sum(counts):,} in {count_of(len(counts), 'tensor')}")
+    summary.add_row("device", f"{session.context.device.name} in {session.context.precision}")
+    summary.add_row("dynamic dimensions", ", ".join(dynamic) or "none")
+    console.print()
+    console.print(summary)
+    _print_ends(session)
+    _print_operators(session.operators())
+    console.print(f"\nwhat runs where, compiled for {text_of(tuple(session.shapes().items()))}", style="bold")
+    if assumed := assumption(session.inputs).partition(" Set ")[0]:
+        console.print(f"  {assumed}", soft_wrap=True)
+    for place, times in placements.most_common():
+        console.print(f"  {count_of(times, 'operation')} {place}", soft_wrap=True)
+    if draw is not None:
+        session.graph.draw(draw)
+        console.print(f"wrote {draw}", soft_wrap=True)
+
+
+def _print_ends(session: InferenceSession | ProgramSession | GraphSession) -> None:
     """Print the inputs and outputs of a model."""
     from ..onnx.model.arguments import shape_text
 

@@ -178,6 +178,34 @@ class InspectionMethods:
         drawing: Drawing = lazy_imports.draw_model(model, *names, title, path, profile)
         return drawing
 
+    def save(self, path: str | Path) -> None:
+        """Convert the model to one graph, and write the graph into a file that `MLContext.load` reads (see `MLGraph.save`).
+
+        Loading needs neither the model nor `onnx`. Dynamic dimensions keep their names, unless `fix_shapes` fixes them.
+        Inputs and outputs keep their names; bool ones become uint8. What is compiled for static shapes is in the file, too.
+
+        Args:
+            path: the file to write; by convention, its name ends in `.opweave`.
+
+        Raises:
+            NotSupportedError: WebNN cannot express the model, or not for sizes with names.
+            DataError: the file cannot be written.
+
+        >>> import numpy as np, opweave as ow, tempfile
+        >>> from onnx.parser import parse_model
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ow.InferenceSession(parse_model(text)).save(f"{folder}/model.opweave")
+        ...     context = ow.ml.create_context()
+        ...     graph = context.load(f"{folder}/model.opweave")
+        >>> context.compute(graph, {"x": np.float32([-1, 2, 3])})["y"].tolist()
+        [0.0, 2.0, 3.0]
+        """
+        from .load import convert
+
+        parts = self._parts
+        convert(parts.model, parts.context, parts.inputs, takes_names=True).save(path)
+
     def tune(
         self,
         shapes: Sequence[Mapping[str, Sequence[int]]] | None = None,

@@ -11,6 +11,7 @@ from ...context.builder import MLGraphBuilder
 from ...context.context import MLContext, ml
 from ...context.graph import MLGraph
 from ...core.graph import MLOperand
+from ...core.sizes import Size, UnknownSizeError
 from ...support.errors import NotSupportedError, ValidationError
 from ..convert.register import require_operators
 from ..convert.trace import Trace, Tracer, ValuesNeeded
@@ -34,18 +35,20 @@ def load(
     """Load an ONNX model as a WebNN graph, to run it, or to `save` it as an ONNX model of WebNN's operations only.
 
     Inputs and outputs keep their names; bool ones become uint8 with values 0 and 1. Inputs that no output needs are dropped.
-    Operations without a label are labelled with the names of the model's nodes.
+    Operations without a label are labelled with the names of the model's nodes. In a context with `drafts=True`, dynamic
+    dimensions keep their names.
 
     Args:
         model: the path of an `.onnx` file, the bytes of one, or an `onnx.ModelProto`.
         context: the context of the graph; default: a new one on the best device.
-        fix_shapes: sizes for dynamic dimensions, as for `InferenceSession`; all must be fixed, as WebNN shapes are static.
+        fix_shapes: sizes for dynamic dimensions, as for `InferenceSession`; without drafts all must be fixed, as WebNN shapes
+            are static.
         limits: bounds on the number of nodes, and on memory while loading; see `ModelLimits`.
 
     Raises:
         DataError: the model cannot be read, or exceeds a limit.
         ValidationError: an input has a dynamic dimension that is not fixed.
-        NotSupportedError: WebNN cannot express the model.
+        NotSupportedError: WebNN cannot express the model, or not for sizes with names.
 
     >>> import numpy as np, opweave as ow
     >>> from onnx.parser import parse_model
@@ -56,15 +59,39 @@ def load(
     """
     source = Model.load(model, limits)
     context = context or ml.create_context()
-    shapes: dict[str, tuple[int, ...] | None] = {}
-    for argument in arguments_of(source, fix_shapes):
-        shapes[argument.name] = argument.static_shape()
-        varying = [size for size in argument.dims or () if not isinstance(size, int)]
-        if varying:
-            listed = ", ".join(size or "?" for size in varying)
-            raise ValidationError(f"input {argument.name!r} has dynamic dimensions [{listed}]; {_advice(argument)}")
-    builder, operands = record(source, context, shapes)
-    return builder.build(operands)
+    return convert(source, context, arguments_of(source, fix_shapes), takes_names=context.drafts)
+
+
+def convert(source: Model, context: MLContext, arguments: Sequence[Argument], *, takes_names: bool) -> MLGraph:
+    """Convert a model to a graph for inputs with the dimensions of `arguments`; errors as for `load`.
+
+    With `takes_names`, dynamic dimensions keep their names, and get one if they have none.
+    """
+    shapes: dict[str, Any] = {argument.name: argument.static_shape() for argument in arguments}
+    dynamic = [a for a in arguments if any(not isinstance(size, int) for size in a.dims or ())]
+    if not dynamic:
+        builder, operands = record(source, context, shapes)
+        return builder.build(operands)
+    varying = [size for size in dynamic[0].dims or () if not isinstance(size, int)]
+    subject = f"input {dynamic[0].name!r} has dynamic dimensions [{', '.join(size or '?' for size in varying)}]"
+    if not takes_names:
+        raise ValidationError(f"{subject}; {_advice(dynamic[0])}")
+    for argument in dynamic:
+        shapes[argument.name] = tuple(
+            size if isinstance(size, int) else Size(size or f"{argument.name}[{axis}]")
+            for axis, size in enumerate(argument.dims or ())
+        )
+    try:
+        builder, operands = record(source, context, shapes)
+        return builder.build(operands)
+    except (UnknownSizeError, ValuesNeeded, NotSupportedError, ValidationError) as error:
+        raise NotSupportedError(f"{subject}, and {_reason(error)}; {_advice(dynamic[0])}") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValuesNeeded):
+        return "values of inputs decide shapes"
+    return f"the model needs their numbers: {error}"
 
 
 def _advice(argument: Argument) -> str:

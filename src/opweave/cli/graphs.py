@@ -1,0 +1,147 @@
+"""Saved graphs: `opweave compile` makes them, and the commands that take models run them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..context.context import MLContext, ml
+from ..context.graph import MLGraph, recorded_graph, state_of
+from ..core.sizes import Size
+from ..onnx.model.arguments import Argument, NodeArg, type_name
+from ..onnx.model.protobuf import TypeProto
+from ..onnx.model.tables import ELEMENT_TYPES
+from ..support.formatting import size
+from .common import BadParameter, Operations, PrecisionName, Verbose, app, console
+from .models import Bounds, DeviceName, ModelOrProgram, Sizes, open_program
+
+SUFFIX = ".opweave"
+
+
+def is_saved_graph(model: Path) -> bool:
+    """Whether a file is a saved graph, by its name.
+
+    >>> is_saved_graph(Path("tiny.opweave")), is_saved_graph(Path("tiny.onnx"))
+    (True, False)
+    """
+    return model.suffix.lower() == SUFFIX
+
+
+class GraphSession:
+    """A saved graph, with the methods of a session that commands call. Commands trust no file that others have written."""
+
+    def __init__(self, model: Path, **options: Any) -> None:
+        self.context: MLContext = ml.create_context(**options)
+        self._model = model
+
+    @cached_property
+    def graph(self) -> MLGraph:
+        """The graph, which is loaded when it is first asked for."""
+        return self.context.load(self._model)
+
+    @cached_property
+    def inputs(self) -> list[Argument]:
+        """The inputs of the graph."""
+        return [_argument(name, desc) for name, desc in self.graph.inputs.items()]
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs of the graph."""
+        return [argument.public() for argument in self.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs of the graph."""
+        return [_argument(name, desc).public() for name, desc in self.graph.outputs.items()]
+
+    def run(self, output_names: None, feed: Mapping[str, Any]) -> list[Any]:
+        """Run the graph; the results in order."""
+        return [*self.context.compute(self.graph, feed).values()]
+
+    def operators(self) -> Counter[str]:
+        """The operations of the graph, and their number."""
+        return Counter(node.op.name for node in recorded_graph(self.graph).nodes)
+
+    def parameters(self) -> list[int]:
+        """The number of elements of each constant."""
+        return [operand.desc.element_count for operand in recorded_graph(self.graph).constants]
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes that inputs are assumed to have."""
+        return {argument.name: argument.assumed_shape() for argument in self.inputs}
+
+    def placements(self) -> Counter[str]:
+        """The ways in which operations run, for the shapes that inputs are assumed to have, and their number."""
+        version = state_of(self.graph).version_for("info", self.shapes())
+        return Counter(f"{p.how} on {p.device}" for p in version.check_alive().placements)
+
+    def origin(self) -> str:
+        """What is used of the file, in a line."""
+        state = state_of(self.graph)
+        return "" if state.origin is None else state.origin(state)
+
+
+def _argument(name: str, desc: Any) -> Argument:
+    element_type = ELEMENT_TYPES[desc.data_type]
+    dims = tuple(str(item) if isinstance(item, Size) else item for item in desc.shape)
+    return Argument(name, type_name(TypeProto(tensor_type={"elem_type": element_type})), element_type, dims)
+
+
+@app.command()
+def compile(
+    model: ModelOrProgram,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The .opweave file to write.")],
+    fix_shapes: Sizes = None,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shapes",
+            metavar="NAME=SIZE,...",
+            help="Sizes of dynamic dimensions to compile for, as in batch=1,length=64; may be repeated.",
+        ),
+    ] = None,
+    limit: Bounds = None,
+    device: DeviceName = None,
+    precision: PrecisionName = "float32",
+    operations: Operations = None,
+    verbose: Verbose = False,
+) -> None:
+    """Compile a model, and write the graph, its weights and the compiled parts into one file.
+
+    `opweave run` and `MLContext.load` load the file, without the packages that the model needs. Dynamic dimensions keep their
+    names, unless --fix-shapes fixes them; with --shapes, the file also has what is compiled for these sizes.
+    """
+    from .inputs import limits, sizes
+    from .programs import is_program
+
+    if output.suffix.lower() != SUFFIX:
+        raise BadParameter(f"the name of the file to write must end in {SUFFIX}, got {output}")
+    if is_program(model):
+        graph = open_program(model, fix_shapes, limit, device, precision).compiled.graph
+    else:
+        from ..onnx.session.load import load
+
+        context = ml.create_context(device=device, precision=precision, drafts=True)  # type: ignore[arg-type]
+        graph = load(model, context, fix_shapes=sizes(fix_shapes or []), limits=limits(limit or []))
+    for text in shapes or []:
+        state_of(graph).version_for("compile", _shapes_for(graph, text))
+    graph.save(output)
+    console.print(f"wrote {output}, {size(output.stat().st_size)}: {graph!r}", soft_wrap=True)
+
+
+def _shapes_for(graph: MLGraph, text: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of inputs for sizes as in `batch=1,length=64`."""
+    from .inputs import sizes
+
+    named: dict[str, Any] = dict(sizes(text.split(",")))
+    shapes: dict[str, tuple[Any, ...]] = {name: desc.shape for name, desc in graph.inputs.items()}
+    names = {item.name for shape in shapes.values() for item in shape if isinstance(item, Size)}
+    if names != named.keys():
+        raise BadParameter(f"--shapes needs a size for each of {', '.join(sorted(names)) or 'no names'}, got {text}")
+    return {
+        name: tuple(named[item.name] if isinstance(item, Size) else item for item in shape)
+        for name, shape in shapes.items()
+    }
