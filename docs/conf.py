@@ -56,7 +56,8 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 autodoc_inherit_docstrings = True
-autodoc_mock_imports = ["fastapi", "ray", "starlette"]  # of the extra `scale`, for the signature of `deployment`
+# Of the extras `scale` and `server`, for the signatures of `deployment` and `ModelServer`.
+autodoc_mock_imports = ["fastapi", "httptools", "prometheus_client", "ray", "starlette", "uvicorn"]
 python_maximum_signature_line_length = 90
 napoleon_numpy_docstring = False
 toc_object_entries_show_parents = "hide"

@@ -102,8 +102,8 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     needed = {
         "gradients.md": ["torch"],
         "pytorch.md": ["torch", "transformers"],
-        "scale.md": ["ray"],
-        "serving.md": ["ray", "fastapi", "tritonclient"],
+        "scale.md": ["ray", "fastapi"],
+        "serving.md": ["uvicorn", "prometheus_client", "tritonclient"],
         "spark-and-dask.md": ["dask"],
     }
     target = "test-torch" if page.name in ("gradients.md", "pytorch.md") else "test-scale"

@@ -38,7 +38,7 @@ MODULES = [
         "opweave.cuda",
     ),
     *("opweave.support.errors", "opweave.expr", "opweave.js", "opweave.memory", "opweave.onnx", "opweave.scale"),
-    *("opweave.serve", "opweave.wasm", "opweave.wgsl"),
+    *("opweave.deploy", "opweave.serve", "opweave.wasm", "opweave.wgsl"),
 ]
 """The public modules."""
 
@@ -53,7 +53,7 @@ ELSEWHERE = {
     "opweave.chat.vocabulary.Vocabulary": "chat.md",
     "opweave.context.context.MLContext.create_exportable_tensor": "webgpu.md",
     "opweave.context.context.MLContext.create_exportable_tensor_async": "webgpu.md",
-    "opweave.scale.deployment": "serving.md",
+    "opweave.scale.deployment": "scale.md",
 }
 """Names whose examples take more than NumPy (a model's file, a GPU, Ray), and the page that has them."""
 

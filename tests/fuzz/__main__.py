@@ -40,6 +40,7 @@ CAMPAIGNS = {
     "op-level": "op_level",
     "serve": "serve",
     "deployment": "deployment",
+    "server": "deployment",
     "threads": "threads",
     "wasm": "wasm",
     "patterns": "patterns",

@@ -1,17 +1,22 @@
 """Random and hostile HTTP requests to deployed models: each gets its own result, or an error with the right status.
 
-Models run in replicas of Ray Serve. These must be the same processes in the end, with as much memory as before.
+Models run in a server of `opweave deploy`, or in replicas of Ray Serve. These must be the same processes in the end, with as
+much memory as before.
 """
 
 from __future__ import annotations
 
+import atexit
 import gzip
 import io
 import json
 import os
 import random
 import socket
+import subprocess
+import sys
 import time
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -86,6 +91,27 @@ def setup(folder: Path) -> None:
         (SERVED.replicas[name],) = [
             number for number, command in processes.items() if f"ServeReplica:{name}" in command
         ]
+
+
+def setup_server(folder: Path) -> None:
+    """Serve the models by `opweave deploy` on this machine, in one process that ends with this one."""
+    from fuzz import requests
+
+    requests.HAS_PREFIX = False
+    files = folder / "models"
+    files.mkdir(exist_ok=True)
+    for name, data in requests.models().items():
+        (files / f"{name}.onnx").write_bytes(data)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        SERVED.port = free.getsockname()[1]
+    # All requests have the name x.
+    options = ["--port", str(SERVED.port), "--allow-host", "x", "--threads", "1", "--wait", "0.002"]
+    server = subprocess.Popen([sys.executable, "-m", "opweave", "deploy", str(files), *options], stdout=subprocess.PIPE)
+    atexit.register(server.kill)
+    assert server.stdout is not None
+    while b"Ctrl-C" not in (line := server.stdout.readline()):
+        assert line, "the server has ended"
+    SERVED.replicas = dict.fromkeys([LARGE], server.pid)
 
 
 class Reader(io.BufferedReader):
@@ -274,7 +300,10 @@ def twice(rng: random.Random) -> Callable[[Client], None]:
 @cache
 def bombs() -> list[bytes]:
     """A small body that is large when it is not compressed; and the head of a request that announces a large body."""
-    head = b"POST /fixed/v2/models/fixed/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
+    from fuzz import requests
+
+    path = requests.prefix(LARGE).encode() + b"/v2/models/fixed/infer"
+    head = b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
     body = gzip.compress(bytes(MAX_BODY_BYTES + 1))
     return [
         head % len(body) + b"Content-Encoding: gzip\r\n\r\n" + body,
@@ -350,13 +379,99 @@ def broken(rng: random.Random) -> Callable[[Client], None]:
     return send
 
 
+def of_file(rng: random.Random) -> Callable[[Client], None]:
+    """A file of NumPy, or a picture, right or damaged: its result, or the status 400."""
+    from fuzz import requests
+
+    model = rng.choice(["fixed", "layer", "lookup", "every", "mixed"])
+    feed = {
+        name: requests.array(rng, model, kind, tuple(rng.choice([1, 1, 2, 9]) if d is None else d for d in shape))
+        for name, (kind, shape) in requests.INPUTS[model].items()
+    }
+    kind = rng.choice(["npz", "npy", "png", "jpeg"])
+    if len(feed) > 1:
+        kind = "npz"
+    file, is_right = io.BytesIO(), kind in ("npy", "npz") and len({len(array) for array in feed.values()}) == 1
+    if kind == "npz":
+        np.savez(file, **feed)
+    elif kind == "npy":
+        np.save(file, next(iter(feed.values())))
+    else:
+        import PIL.Image
+
+        image = PIL.Image.fromarray(np.frombuffer(rng.randbytes(27), np.uint8).reshape(3, 3, 3))
+        image.save(file, kind.upper())
+    body = file.getvalue()
+    if rng.random() < 0.6:
+        is_right, at = False, rng.randrange(len(body))
+        change = rng.randrange(4)
+        if change == 0:
+            body = body[:at]
+        elif change == 1:
+            body = body[:at] + rng.randbytes(rng.randint(1, 6)) + body[at + rng.randint(0, 6) :]
+        elif change == 2:
+            descr = rng.choice(["<f4", ">f4", "|O", "<f8", "|V2", "<i8", "<U9", "<M8[s]", "|V0", "f", "x" * 900])
+            order = rng.choice(["False", "True", "None", "1"])
+            sizes = ["2, 3", "-1, -6", "9" * 4000 + ",", "6,", "", "1," * 70, f"{2**62}, 4", "0, 16", "2.0, 3"]
+            text = f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': ({rng.choice(sizes)})}}"
+            encoded = text.encode().ljust(rng.choice([118, 5000]))[:65000]
+            data = rng.randbytes(rng.choice([0, 24, 64]))
+            body = (
+                b"\x93NUMPY"
+                + bytes(rng.choice([[1, 0], [2, 0], [3, 0], [9, 9]]))
+                + len(encoded).to_bytes(2, "little")
+                + encoded
+                + data
+            )
+            kind = "npy"
+        else:
+            with zipfile.ZipFile(file := io.BytesIO(), "w", zipfile.ZIP_DEFLATED) as archive:
+                for name in rng.choice([["x.npy"], ["x"], ["x.npy", "y.npy"], ["../x.npy"], []]):
+                    archive.writestr(name, bytes(rng.choice([0, 99, 1 << 22])))
+            body, kind = file.getvalue(), "npz"
+    media = {"npy": "application/x-npy", "npz": "application/x-npz"}.get(kind, f"image/{kind}")
+    accept = rng.choice(["*/*", "application/x-npz", "application/x-npy", "image/png"])
+    options = rng.choice(
+        ["", "", "?output=y", "?output=z", "?scale=0", "?mean=1,2", "?width=99999999", "?fit=crop", "?x"]
+    )
+    path = f"{requests.prefix(model)}/v2/models/{model}/infer{options}"
+    fields = f"Host: x\r\nContent-Type: {media}\r\nAccept: {accept}\r\nContent-Length: {len(body)}\r\n"
+    head = f"POST {path} HTTP/1.1\r\n{fields}"
+    raw = head.encode() + b"\r\n" + body
+
+    def send(client: Client) -> None:
+        status, headers, text = client.ask(raw)
+        if status not in (
+            (200,) if is_right and accept in ("*/*", "application/x-npz") and not options else (200, 400)
+        ):
+            raise Finding(f"status {status}: {text[:500]!r}\n{head} {body[:300]!r}")
+        if status == 400 and not error_of(text):
+            raise Finding(f"the body of status 400 is {text[:500]!r}\n{head}")
+        if is_right and status == 200 and headers["content-type"] == "application/x-npz":
+            with np.load(io.BytesIO(text)) as arrays:
+                found = dict(arrays)
+            wanted = {name: requests.results(model, feed)[name] for name in found}
+            raw_bits = {n: a.view(f"V{a.dtype.itemsize}") if a.dtype.kind == "V" else a for n, a in wanted.items()}
+            if not all(
+                np.array_equal(found[n], a) or agree({n: found[n]}, {n: wanted[n]}) for n, a in raw_bits.items()
+            ):
+                raise Finding(f"the result is {found}, and should be {wanted}\n{head}")
+
+    return send
+
+
 KINDS = {ordinary: 160, slow: 10, given_up: 20, twice: 10, broken: 20, large: 1}
 """What is sent, and how often."""
+SERVER_KINDS = {**KINDS, of_file: 30}
+"""The same for a server on one machine."""
 
 
 def case(rng: random.Random, number: int) -> tuple[str, int]:
     """Requests on one connection, or on several at a time; afterwards a right one must be answered, by the same process."""
-    sent = [kind(rng) for kind in rng.choices([*KINDS], [*KINDS.values()], k=REQUESTS)]
+    from fuzz import requests
+
+    kinds = KINDS if requests.HAS_PREFIX else SERVER_KINDS
+    sent = [kind(rng) for kind in rng.choices([*kinds], [*kinds.values()], k=REQUESTS)]
     clients = rng.choice([1, CLIENTS])
 
     def run(first: int) -> None:
@@ -407,5 +522,20 @@ CAMPAIGNS = {
         outcomes=frozenset({"one by one", "at once"}),
         setup=setup,
         needs=("ray", "fastapi", "ml_dtypes"),
-    )
+    ),
+    "server": Campaign(
+        "server",
+        "the same for a server of `opweave deploy` on one machine",
+        case,
+        count=400,
+        short=8,
+        batch=200,
+        memory=None,
+        seconds=120,
+        patience=300,
+        unit="requests",
+        outcomes=frozenset({"one by one", "at once"}),
+        setup=setup_server,
+        needs=("uvicorn", "starlette", "prometheus_client", "httptools", "ml_dtypes"),
+    ),
 }

@@ -28,7 +28,8 @@ PACKAGES = {
     "numba": {"numba"},
     "openvino": {"openvino"},
     "safetensors": {"safetensors"},
-    "scale": {"ray", "starlette"},
+    "scale": {"ray"},
+    "server": {"httptools", "prometheus_client", "uvicorn"},
     "wasm": {"wasmtime"},
     "webgpu": {"wgpu"},
 }
@@ -152,6 +153,15 @@ def of_serving() -> Any:
     return deployment(served_model("fixed"), name="fixed") is not None
 
 
+def of_a_server() -> Any:
+    from support.served_models import served_model
+
+    from opweave.deploy import ModelServer
+
+    with ModelServer({"fixed": served_model("fixed")}) as server:
+        return server.url.startswith("http://127.0.0.1:")
+
+
 USES: dict[str, tuple[str, Callable[[], Any], Any]] = {
     "a graph": ("", of_a_graph, [[0.0, 4.0], [0.0, 0.0]]),
     "an expression": ("", of_an_expression, [2.0, 0.0, 18.0]),
@@ -166,6 +176,7 @@ USES: dict[str, tuple[str, Callable[[], Any], Any]] = {
     "a module of WebAssembly": ("wasm", of_a_module, True),
     "compiled loops": ("halide", of_compiled_loops, True),
     "a deployment": ("scale", of_serving, True),
+    "a server": ("server", of_a_server, True),
 }
 """What is done: the extra that it needs, how, and what comes of it."""
 

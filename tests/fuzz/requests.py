@@ -67,6 +67,15 @@ INPUTS: dict[str, dict[str, tuple[str, tuple[int | None, ...]]]] = {
 OUTPUTS = {"layer": ["y", "best"], "strings": ["t"], "every": [f"y_{name}" for name in EVERY]}
 """The outputs of models with another one than `y`."""
 
+HAS_PREFIX = True
+"""Whether the path of a model begins with its name, as in Ray Serve: a server on one machine has all models in one place."""
+
+
+def prefix(model: str) -> str:
+    """How paths of requests for a model begin."""
+    return f"/{model}" if HAS_PREFIX else ""
+
+
 Feed = Mapping[str, np.ndarray]
 
 
@@ -198,7 +207,9 @@ def right(rng: random.Random) -> tuple[Draft, Feed]:
             {"name": name} | ({"parameters": {"binary_data": rng.random() < 0.5}} if rng.random() < 0.5 else {})
             for name in some
         ]
-    draft = Draft(model, message, blob, path=f"/{model}/v2/models/{model}{rng.choice(['', '', '/versions/1'])}/infer")
+    draft = Draft(
+        model, message, blob, path=f"{prefix(model)}/v2/models/{model}{rng.choice(['', '', '/versions/1'])}/infer"
+    )
     draft.encoding = rng.choice(["", "", "", "gzip", "deflate"])
     draft.is_chunked = rng.random() < 0.1
     if rng.random() < 0.2:
@@ -211,7 +222,9 @@ def alone(rng: random.Random) -> tuple[Draft, Feed]:
     model = rng.choice(["layer", "fixed", "running", "lookup"])
     ((name, (kind, shape)),) = INPUTS[model].items()
     value = array(rng, model, kind, tuple(rng.randint(1, 9) if n is None else n for n in shape))
-    draft = Draft(model, None, path=f"/{model}/v2/models/{model}/infer", body=value.tobytes(), headers={HEADER: "0"})
+    draft = Draft(
+        model, None, path=f"{prefix(model)}/v2/models/{model}/infer", body=value.tobytes(), headers={HEADER: "0"}
+    )
     return draft, {name: value}
 
 
@@ -333,10 +346,18 @@ def elsewhere(rng: random.Random, draft: Draft) -> None:
     """A URL that does not exist, or a method that it does not have."""
     model = draft.model
     paths = [
-        *(f"/{model}/v2/models/other/infer", f"/{model}/v2/models/{model}/versions/2/infer", f"/{model}/v2/models"),
-        *(f"/{model}/v2/models/%ff%00/infer", f"/{model}/v1", "/none", "//"),
-        *(f"/{model}/v2/models/{'x' * 3000}/infer", f"/{model}/../../etc/passwd", f"/{model}/v2/models/%2e%2e/infer"),
-        *(f"/{model}/v2/models/%ed%a0%80/infer", f"/{model}/v2/models//infer"),
+        *(
+            f"{prefix(model)}/v2/models/other/infer",
+            f"{prefix(model)}/v2/models/{model}/versions/2/infer",
+            f"{prefix(model)}/v2/modules",
+        ),
+        *(f"{prefix(model)}/v2/models/%ff%00/infer", f"{prefix(model)}/v1", "/none", "//"),
+        *(
+            f"{prefix(model)}/v2/models/{'x' * 3000}/infer",
+            f"{prefix(model)}/../../etc/passwd",
+            f"{prefix(model)}/v2/models/%2e%2e/infer",
+        ),
+        *(f"{prefix(model)}/v2/models/%ed%a0%80/infer", f"{prefix(model)}/v2/models//infer"),
     ]
     if rng.random() < 0.7:
         draft.path, draft.statuses = rng.choice(paths), (404,)
@@ -345,7 +366,9 @@ def elsewhere(rng: random.Random, draft: Draft) -> None:
     if rng.random() < 0.5:
         draft.method = rng.choice(["GET", "PUT", "DELETE", "PATCH"])
     else:
-        draft.path = rng.choice([f"/{model}/v2", f"/{model}/v2/health/live", f"/{model}/v2/models/{model}"])
+        draft.path = rng.choice(
+            [f"{prefix(model)}/v2", f"{prefix(model)}/v2/health/live", f"{prefix(model)}/v2/models/{model}"]
+        )
 
 
 WRONG = (wrong_names, wrong_parameters, wrong_bodies)
@@ -399,7 +422,7 @@ def mutant(rng: random.Random) -> Draft:
 def asking(rng: random.Random) -> Draft:
     """A right request without a body, for what a server tells about itself."""
     model = rng.choice(list(INPUTS))
-    base = f"/{model}/v2"
+    base = f"{prefix(model)}/v2"
     of_model = [f"{base}/models/{model}{each}" for each in ("", "/ready", "/stats", "/versions/1", "/versions/1/ready")]
     path = rng.choice([base, f"{base}/health/live", f"{base}/health/ready", f"{base}/models/stats", *of_model])
     return Draft(model, None, path=path, method="GET", body=b"")

@@ -468,7 +468,9 @@ EXTRAS |= {
     "llvmlite.binding": "halide",
     "jinja2.sandbox": "chat",
     "PIL.Image": "demo",
+    "prometheus_client": "server",
     "ray": "scale",
+    "uvicorn": "server",
 }
 
 IMPORT = """

@@ -1,4 +1,4 @@
-"""`opweave deploy`, as it is used: a process, a line for the shell, Ctrl-C."""
+"""`opweave deploy --ray`, as it is used: a process, a line for the shell, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_deploy_serves_until_interrupt(tmp_path: Path) -> None:
     model.write_bytes(served_model("running"))
     options = ["--port", str(port), "--threads", "99", "--wait", "0.5", "--batch", "2"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "opweave", "deploy", str(model), *options],
+        [sys.executable, "-m", "opweave", "deploy", "--ray", str(model), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -91,7 +91,7 @@ def test_deploy_serves_until_interrupt(tmp_path: Path) -> None:
 def started(model: Path, mark: str) -> subprocess.Popen[str]:
     """The command, in a process."""
     return subprocess.Popen(
-        [sys.executable, "-m", "opweave", "deploy", str(model), "--port", str(free_port()), "--threads", "1"],
+        [sys.executable, "-m", "opweave", "deploy", "--ray", str(model), "--port", str(free_port()), "--threads", "1"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -175,7 +175,7 @@ def test_deploy_reports_replica_failure(is_ours: bool, layer: Path, tmp_path: Pa
     mark = new_mark()
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-m", "opweave", "deploy", *given, "--port", str(free_port()), "--threads", "1"],
+        [sys.executable, "-m", "opweave", "deploy", "--ray", *given, "--port", str(free_port()), "--threads", "1"],
         capture_output=True,
         text=True,
         env=os.environ | {NAME: mark, "PYTHONPATH": path},
@@ -188,7 +188,7 @@ def test_deploy_reports_replica_failure(is_ours: bool, layer: Path, tmp_path: Pa
 
 def error(*arguments: object) -> str:
     """The error of the command, in this process."""
-    result = CliRunner().invoke(app, ["deploy", *map(str, arguments)])
+    result = CliRunner().invoke(app, ["deploy", "--ray", *map(str, arguments)])
     assert isinstance(result.exception, ow.MLError), result.output
     return str(result.exception)
 
@@ -217,7 +217,7 @@ def test_deploy_names_missing_extra(layer: Path) -> None:
     code = f"""
 import sys
 sys.modules["ray"] = None
-sys.argv = ["opweave", "deploy", {str(layer)!r}]
+sys.argv = ["opweave", "deploy", "--ray", {str(layer)!r}]
 from opweave.cli import main
 main()
 """

@@ -1,4 +1,4 @@
-"""The command `opweave deploy`: serve an ONNX model over HTTP."""
+"""The command `opweave deploy`: serve ONNX models over HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import sleep
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from ..support.errors import OperationError
+from ..support.errors import OperationError, require
 from ..support.names import count_of
 from ..support.processors import processors
 from .common import Operations, PrecisionName, Verbose, app, bytes_of, console, errors
@@ -40,8 +40,16 @@ EXAMPLE_SIZES = (1, 8, 64, 224)
 
 @app.command()
 def deploy(
-    model: Annotated[Path, typer.Argument(help="An .onnx file.")],
-    name: Annotated[str | None, typer.Option(help="The model's name in requests. Default: that of the file.")] = None,
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="An .onnx file, or NAME=FILE, or NAME:VERSION=FILE; or a folder with NAME.onnx and NAME/VERSION/model.onnx.",
+        ),
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="The model's name in requests, if there is one. Default: that of the file.")
+    ] = None,
     host: Annotated[
         str, typer.Option(help="The address to listen on; 0.0.0.0 for all addresses of the machine.")
     ] = "127.0.0.1",
@@ -50,35 +58,162 @@ def deploy(
         int, typer.Option(min=1, help="Maximum rows of a batch of several requests; 1 disables batching.")
     ] = 8,
     wait: Annotated[
-        float, typer.Option(min=0, help="Seconds that a request waits for others to form a batch.")
-    ] = 0.005,
+        float | None,
+        typer.Option(
+            min=0,
+            help="Seconds that a request waits for others to form a batch. Default: 0, which joins those that come while "
+            "others run; with --ray 0.005.",
+        ),
+    ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of a replica. Default: processors divided by replicas.")
+        int | None, typer.Option(min=1, help="Threads of an operation. Default: processors, divided by replicas.")
     ] = None,
     device: Annotated[str, typer.Option(help="Where to run; `opweave devices` lists them.")] = "cpu",
     precision: PrecisionName = "float32",
-    replicas: Annotated[int, typer.Option(min=1, help="Number of processes that run the model.")] = 1,
     max_body: Annotated[
         str, typer.Option(help="The most bytes of a request, also uncompressed, such as 64M or 1G.")
     ] = "256M",
     max_json: Annotated[
         str, typer.Option(help="The most memory that the JSON of a request may take when it is read.")
     ] = "256M",
+    max_requests: Annotated[
+        int, typer.Option(min=1, help="The most requests of a model at a time; further ones get the status 503.")
+    ] = 1000,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option("--origin", help="The origin of web pages that may send requests. May be repeated."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host", help="A further name of this machine in requests, as of a proxy. May be repeated."
+        ),
+    ] = None,
+    grace: Annotated[float, typer.Option(min=1, help="Seconds that requests may take after a signal to stop.")] = 30.0,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Run on Ray Serve, in several processes; needs the extra scale.")
+    ] = False,
+    replicas: Annotated[int, typer.Option(min=1, help="Number of processes that run the model, with --ray.")] = 1,
     operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
-    """Serve an ONNX model over HTTP, for clients of the Open Inference Protocol v2 (KServe, Triton).
+    """Serve ONNX models over HTTP, for clients of the Open Inference Protocol v2 (KServe, Triton), and for browsers.
 
-    Ray Serve runs on this machine until Ctrl-C, or SIGTERM. For a cluster, pass `opweave.scale.deployment` to `ray.serve.run`.
+    The server runs on this machine until Ctrl-C, or SIGTERM, and then answers what it has accepted. With --ray, it runs on Ray
+    Serve. For a cluster, pass `opweave.scale.deployment` to `ray.serve.run`.
     """
+    files = files_of(models, name)
+    limits = {"max_body": bytes_of(max_body), "max_json": bytes_of(max_json)}
+    shared: dict[str, Any] = {
+        "batch": batch,
+        "device": device,
+        "precision": precision,
+        "operations": operations,
+        **limits,
+    }
+    if ray:
+        require(len(files) == 1 and len(next(iter(files.values()))) == 1, "--ray serves one model")
+        require(not origin and not allow_host, "--ray takes neither --origin nor --allow-host")
+        ((served_name, versions),) = files.items()
+        wait = 0.005 if wait is None else wait
+        _deploy_on_ray(next(iter(versions.values())), served_name, host, port, threads, replicas, wait=wait, **shared)
+        return
+    require(replicas == 1, "--replicas needs --ray: without it, one process runs all models")
+    from ..deploy import ModelServer
+
+    _check_port(host, port)
+    server = ModelServer(
+        files,
+        host=host,
+        port=port,
+        wait=wait or 0.0,
+        threads=threads,
+        max_requests=max_requests,
+        origins=origin or [],
+        hosts=allow_host or [],
+        grace=grace,
+        **shared,
+    )
+    server.run(lambda: _print_server(server.url, files, device))
+    errors.print("stopped")
+
+
+def files_of(texts: Sequence[str], name: str | None = None) -> dict[str, dict[str, Path]]:
+    """The files of models by name and version, from arguments FILE, NAME=FILE, NAME:VERSION=FILE and folders.
+
+    >>> files_of(["a b.onnx", "other=x.onnx", "other:2=y.onnx"])
+    {'a-b': {'1': PosixPath('a b.onnx')}, 'other': {'1': PosixPath('x.onnx'), '2': PosixPath('y.onnx')}}
+    """
+    from ..scale.protocol import VERSION, default_name
+
+    entries: list[tuple[str, str, Path]] = []
+    for text in texts:
+        title, separator, file = text.partition("=")
+        if not separator or Path(text).exists():
+            title, file = "", text
+        path = Path(file)
+        if path.is_dir() and not title:
+            entries += _files_in(path)
+            continue
+        title, _, version = title.partition(":")
+        entries.append((title or default_name(path), version or VERSION, path))
+    if name is not None:
+        require(len(entries) == 1, f"--name is for one model; NAME=FILE names each of several, got {len(entries)}")
+        entries = [(name, *entries[0][1:])]
+    files: dict[str, dict[str, Path]] = {}
+    for title, version, path in entries:
+        versions = files.setdefault(title, {})
+        require(version not in versions, f"the model {title!r} has version {version!r} twice: NAME:VERSION=FILE")
+        versions[version] = path
+    return files
+
+
+def _files_in(folder: Path) -> Iterator[tuple[str, str, Path]]:
+    """Yield names, versions and files of a folder: NAME.onnx, and NAME/VERSION/model.onnx as in Triton's repositories."""
+    from ..scale.protocol import VERSION, default_name
+
+    paths = sorted(folder.glob("*.onnx"))
+    nested = sorted(folder.glob("*/*/model.onnx"))
+    require(bool(paths or nested), f"{folder} has no NAME.onnx and no NAME/VERSION/model.onnx")
+    yield from ((default_name(path), VERSION, path) for path in paths)
+    yield from ((path.parts[-3], path.parts[-2], path) for path in nested)
+
+
+def _print_server(url: str, files: Mapping[str, Mapping[str, Path]], device: str) -> None:
+    """Print the addresses of models, and an example of the first one."""
+    from ..scale.protocol import Interface
+
+    for title, versions in files.items():
+        shown = "" if len(versions) == 1 else f", versions {', '.join(versions)}"
+        sources = ", ".join(path.name for path in versions.values())
+        console.print(f"{sources} is served on {device}{shown}:", f"{url}/v2/models/{title}", sep="\n", soft_wrap=True)
+    title, versions = next(iter(files.items()))
+    _print_example(Interface.load([*versions.values()][-1], title), f"{url}/v2/models/{title}/infer")
+    console.print(f"The page {url}/ tries models, {url}/metrics is for Prometheus", soft_wrap=True)
+    console.print("Ctrl-C stops it", soft_wrap=True)
+    console.file.flush()
+
+
+def _deploy_on_ray(
+    model: Path,
+    name: str,
+    host: str,
+    port: int,
+    threads: int | None,
+    replicas: int,
+    *,
+    device: str,
+    precision: Any,
+    **options: Any,
+) -> None:
+    """Serve a model on Ray Serve until a signal comes."""
     from ..context.context import ml
     from ..scale.predictor import gpus, is_gpu
     from ..scale.protocol import Interface
 
-    limits = {"max_body": bytes_of(max_body), "max_json": bytes_of(max_json)}
     interface = Interface.load(model, name)
     _check_port(host, port)
-    ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]  # fails here rather than in a replica
+    ml.create_context(device=device, precision=precision)  # fails here rather than in a replica
     threads = threads or max(processors() // replicas, 1)
     gpu_count = max(len(gpus()), 1) if is_gpu(device) else 0
     os.environ.setdefault(*LOCAL_RAY)
@@ -87,15 +222,12 @@ def deploy(
     served = deployment(
         model,
         name=interface.name,
-        batch=batch,
-        wait=wait,
         threads=threads,
         device=device,
-        precision=precision,  # type: ignore[arg-type]
+        precision=precision,
         gpus=gpu_share(gpu_count, replicas),
-        operations=operations,
         replicas=replicas,
-        **limits,
+        **options,
     )
     continue_in_child()
     try:

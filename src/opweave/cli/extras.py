@@ -14,7 +14,8 @@ PURPOSES = {
     "numba": "compiles host kernels written in Python",
     "openvino": "runs graphs on CPUs, and on Intel's GPUs and NPUs",
     "safetensors": "reads and writes weights",
-    "scale": "runs models on clusters, and serves them: `opweave deploy`",
+    "scale": "runs models on clusters of Ray: `opweave deploy --ray`",
+    "server": "serves models over HTTP: `opweave deploy`, `opweave chat --serve`",
     "wasm": "runs WebAssembly kernels",
     "webgpu": "runs graphs on GPUs of any vendor",
 }

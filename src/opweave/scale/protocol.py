@@ -35,7 +35,7 @@ ModelFile: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 VERSION = "1"
-"""The version of every model: a deployment has one."""
+"""The version of a model that has one version alone."""
 
 EXTENSIONS = ["binary_tensor_data", "statistics"]
 
@@ -101,12 +101,14 @@ class Interface:
         inputs: the declared inputs.
         outputs: the declared outputs.
         max_json: maximum bytes of memory for the JSON of a request; 0 for `MAX_JSON_BYTES`.
+        version: the version of the model.
     """
 
     name: str
     inputs: Sequence[Argument]
     outputs: Sequence[Argument]
     max_json: int = 0
+    version: str = VERSION
 
     def __post_init__(self) -> None:
         is_name = isinstance(self.name, str) and re.fullmatch(r"[\w.-]+", self.name, re.ASCII)
@@ -125,18 +127,17 @@ class Interface:
         """
         loaded = Model.load(model)
         if name is None:
-            stem = Path(model).stem if isinstance(model, (str, os.PathLike)) else "model"
-            name = re.sub(r"[^\w.-]+", "-", stem, flags=re.ASCII)
+            name = default_name(model) if isinstance(model, (str, os.PathLike)) else "model"
         inputs, outputs = loaded.required_inputs, loaded.proto.graph.output
         return cls(name, [Argument.of(info) for info in inputs], [Argument.of(info) for info in outputs])
 
-    def metadata(self) -> dict[str, Any]:
-        """The model's metadata in the form of the protocol; dynamic dimensions are -1."""
+    def metadata(self, versions: Sequence[str] = ()) -> dict[str, Any]:
+        """The model's metadata in the form of the protocol; dynamic dimensions are -1. Default: one version."""
 
         def describe(arguments: Sequence[Argument]) -> list[dict[str, Any]]:
             return [{"name": a.name, "datatype": datatype(a), "shape": protocol_shape(a)} for a in arguments]
 
-        about = {"name": self.name, "versions": [VERSION], "platform": "onnx_onnxv1"}
+        about = {"name": self.name, "versions": [*versions] or [self.version], "platform": "onnx_onnxv1"}
         return {**about, "inputs": describe(self.inputs), "outputs": describe(self.outputs)}
 
     def parse(self, body: bytes, header_length: str | None = None) -> InferenceRequest:
@@ -178,7 +179,7 @@ class Interface:
             else:
                 entry["data"] = _json_data(array, name)
             entries.append(entry)
-        message: dict[str, Any] = {"model_name": self.name, "model_version": VERSION, "outputs": entries}
+        message: dict[str, Any] = {"model_name": self.name, "model_version": self.version, "outputs": entries}
         if request.id is not None:
             message["id"] = request.id
         header = _encode(message).encode()
@@ -214,6 +215,15 @@ class Interface:
             require(name not in wanted, f"output {name!r} is asked for twice")
             wanted[name] = _flag(_parameters(entry, f"output {name!r}"), "binary_data", default)
         return wanted or dict.fromkeys(names, default)
+
+
+def default_name(path: str | os.PathLike[str]) -> str:
+    """The name of a model in requests by its file's name, with "-" for characters that requests cannot have.
+
+    >>> default_name("models/a model.onnx")
+    'a-model'
+    """
+    return re.sub(r"[^\w.-]+", "-", Path(path).stem, flags=re.ASCII)
 
 
 def datatype(argument: Argument) -> str:

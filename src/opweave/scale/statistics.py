@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from time import time
-from typing import Any
+from typing import Any, Protocol
 
 STAGES = ("compute_input", "compute_infer", "compute_output")
 """The stages of an execution: joining the requests, running the model, splitting the results."""
 
 _OUTCOMES = ("success", "fail", "queue", *STAGES, "cache_hit", "cache_miss")
+
+
+class Observer(Protocol):
+    """Counts requests and executions. Durations are in nanoseconds."""
+
+    def add_execution(self, rows: int, durations: Sequence[int]) -> None:
+        """Count an execution of the model; `durations` are those of `STAGES`."""
+
+    def add_success(self, rows: int, total: int, queue: int, durations: Sequence[int]) -> None:
+        """Count an answered request: `queue` is a part of `total`, `durations` are the times of its batch."""
+
+    def add_failure(self, total: int, kind: str) -> None:
+        """Count a request that was answered with an error of a kind, `total` after arrival."""
 
 
 class ServingStatistics:
@@ -40,8 +53,8 @@ class ServingStatistics:
         for name, duration in zip(("success", "queue", *STAGES), (total, queue, *durations), strict=True):
             self._note(name, duration)
 
-    def add_failure(self, total: int) -> None:
-        """Count a request that was answered with an error, `total` nanoseconds after arrival."""
+    def add_failure(self, total: int, kind: str = "") -> None:
+        """Count a request that was answered with an error of any kind, `total` nanoseconds after arrival."""
         self._last = int(time() * 1000)
         self._note("fail", total)
 

@@ -1,0 +1,123 @@
+"""uvicorn, with limits for what comes before a body, and an end that loses no request."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD_BYTES = 1 << 16
+"""Maximum bytes of the first line and the headers of a request. llhttp, the parser, has no limit."""
+
+HEAD_SECONDS = 30
+"""Seconds in which a client must send them."""
+
+LAST_SECONDS = 0.5
+"""Seconds that idle connections stay open while the server stops, for requests on their way: longer than a round trip."""
+
+BACKLOG = 1024
+"""Number of connections that the system keeps until they are accepted."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection whose heads, trailers and extensions of chunks have a limit, and whose heads have a limit of time."""
+
+    _uncounted = 0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Start the clock of the first head."""
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(HEAD_SECONDS, transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse data, and refuse a head that does not end."""
+        self._uncounted += len(data)
+        super().data_received(data)
+        if self._uncounted > MAX_HEAD_BYTES and self.parser is not None and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too large.")
+
+    def on_message_begin(self) -> None:
+        """Start the clock of the next head."""
+        super().on_message_begin()
+        if self._timer is None:
+            self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def on_headers_complete(self) -> None:
+        """Stop the clock, and let the application begin."""
+        self._stop_timer()
+        self._uncounted = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Pass on a part of the body, which has limits of its own."""
+        self._uncounted = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Pass on the end of the body."""
+        self._uncounted = 0
+        super().on_message_complete()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class GracefulServer(uvicorn.Server):
+    """Answers, when it stops, all requests of connections that clients have made, and those on their way.
+
+    Args:
+        config: the options of uvicorn.
+        on_stop: called when the server begins to stop: from then on, responses must end their connections.
+    """
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the caller."""
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, answer what has come, and close all connections."""
+        self._on_stop()
+        await self._close_listeners(sockets or [])
+        loop = asyncio.get_running_loop()
+        end = loop.time() + LAST_SECONDS
+        while self.server_state.connections and loop.time() < end:
+            await asyncio.sleep(0.01)
+        await super().shutdown(sockets)
+
+    async def _close_listeners(self, sockets: list[socket.socket]) -> None:
+        """Accept the connections that wait in the system, and stop listening."""
+        loop = asyncio.get_running_loop()
+        accepted: list[socket.socket] = []
+        for listener, server in zip(sockets, self.servers, strict=True):
+            while True:
+                try:
+                    accepted.append(listener.accept()[0])
+                except OSError:  # none is left
+                    break
+            # At once: a connection that is made between the last `accept` and this line is lost.
+            server.close()
+        for connection in accepted:
+            connection.setblocking(False)
+            await loop.connect_accepted_socket(self._protocol, connection)
+
+    def _protocol(self) -> asyncio.Protocol:
+        state, config = self.lifespan.state, self.config
+        return BoundedProtocol(config, self.server_state, state, _loop=asyncio.get_running_loop())
