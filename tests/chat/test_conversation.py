@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import tiny_models, webgpu_device
+from support.processes import run_python
 from typer.testing import CliRunner, Result
 
 import opweave as ow
@@ -24,7 +25,7 @@ class Scripted(Sampler):
         super().__init__()
         self._tokens = iter([token for text in replies for token in [*known.encode(text), tiny_models.END]])
 
-    def compile(self, context: ow.MLContext, words: int) -> Any:
+    def compile(self, context: ow.MLContext, words: int, *, is_masked: bool = False) -> Any:
         return self
 
     def choose(self, logits: ow.MLTensor, recent: Any, target: ow.MLTensor) -> int:
@@ -295,7 +296,7 @@ def test_chat_reads_messages_from_lines(path: Path) -> None:
     # <|start|>user\n…<|end|>\n<|start|>assistant\n, all of it again after /new
     assert [line.split()[0] for line in took] == [str(len("SuserN") + 1 + len("E.SassistantN"))] * 2
     assert all("8 written, " in line and line.endswith(" tokens/s") for line in took)
-    assert lines.count("the reply has reached --limit") == 2
+    assert lines.count("the reply has reached --limit; /set limit changes it") == 2
 
 
 def test_chat_prompt_option_gives_one_reply(path: Path) -> None:
@@ -327,7 +328,7 @@ def test_chat_rejects_a_prompt_with_half_of_a_surrogate_pair(path: Path) -> None
 def test_chat_keeps_interrupted_reply(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say = Conversation.say
 
-    def interrupted(self: Conversation, text: str, limit: int | None = None) -> Iterator[str]:
+    def interrupted(self: Conversation, text: str, limit: int | None = None, *, grammar: Any = None) -> Iterator[str]:
         reply = say(self, text, limit)
 
         class Stopped:
@@ -347,5 +348,105 @@ def test_chat_keeps_interrupted_reply(path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_control_characters_are_escaped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Conversation, "say", lambda self, text, limit: iter(["a\x1b[31m[b]\n"]))
+    monkeypatch.setattr(Conversation, "say", lambda self, text, limit, grammar: iter(["a\x1b[31m[b]\n"]))
     assert run_chat(path, "-p", "hello").stdout == "a\\x1b[31m[b]\n\n"
+
+
+# Commands ------------------------------------------------------------------------------------------------------------
+
+
+def test_chat_help_and_unknown_commands(path: Path) -> None:
+    result = run_chat(path, text="/help\n/hepl\n/nothing at all\n/exit\nhello\n")
+    assert result.exit_code == 0
+    assert result.stdout == "", "nothing is a message"
+    assert all(f"{name} " in result.stderr for name in ("/help", "/new", "/system", "/set", "/exit", "//TEXT"))
+    assert "there is no command '/hepl'; did you mean /help? /help lists them" in result.stderr
+    assert "there is no command '/nothing'; /help lists them" in result.stderr
+
+
+def test_chat_message_that_begins_with_a_slash(path: Path) -> None:
+    result = run_chat(path, "--limit", "1", text="//x\n")
+    assert f"{len('SuserN/xE.SassistantN')} tokens read" in result.stderr
+
+
+def test_chat_set_changes_options(path: Path) -> None:
+    lines = [
+        "/set limit 3",
+        "/set temperature 0",
+        "/set --repeat-penalty 1.5",
+        "/set min-p 0.1",
+        "/set stop a\\n",
+        "hello",
+        "/set",
+    ]
+    result = run_chat(path, text="\n".join(lines))
+    assert "3 written" in result.stderr
+    shown = dict(line.split(" ", 1) for line in result.stderr.splitlines()[-9:])
+    assert shown == {
+        "temperature": "0.0",
+        "top-k": "40",
+        "top-p": "0.95",
+        "min-p": "0.1",
+        "seed": "none",
+        "repetition-penalty": "1.5",
+        "limit": "3",
+        "stop": '"a\\n"',
+        "json-schema": "none",
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("/set temprature 1", "there is no option 'temprature'; did you mean temperature? options are temperature, "),
+        ("/set temperature hot", "temperature must be a number, got 'hot'"),
+        ("/set temperature -1", "temperature must be 0 or more, got -1.0"),
+        ("/set min-p 2", "min_p must be in [0, 1], got 2.0"),
+        ("/set limit 0", "limit must be positive, got 0"),
+        ("/set json-schema none.json", "No such file"),
+        ("/set json-schema {", "--json-schema: the text is not JSON"),
+    ],
+)
+def test_chat_wrong_options_change_nothing(line: str, text: str, path: Path) -> None:
+    result = run_chat(path, "--limit", "2", "--temperature", "0", text=f"/set\n{line}\n/set\nhello\n")
+    assert text in result.stderr
+    assert "2 written" in result.stderr
+    assert result.stderr.count("temperature 0.0\n") == 2
+    assert result.stderr.count("json-schema none\n") == 2
+
+
+def test_chat_set_back_to_default(path: Path) -> None:
+    result = run_chat(path, "--limit", "2", text="/set limit 5\n/set limit\nhello\n")
+    assert "2 written" in result.stderr
+
+
+def test_chat_system_message(path: Path) -> None:
+    result = run_chat(path, "--limit", "1", text="/system\n/system Be brief.\n/system\nhi\n")
+    assert "the system message of the chat template" in result.stderr
+    assert "\nBe brief.\n" in result.stderr
+    assert f"{len('SsystemNBe brief.E.SuserNhiE.SassistantN')} tokens read" in result.stderr
+
+
+def test_chat_json_schema_and_stop(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("llguidance", reason="llguidance is not installed: pip install 'opweave[chat]'")
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": ["yes", "no"]}')
+    assert run_chat(path, "--json-schema", str(schema), "-p", "hello").stdout.strip() in ('"yes"', '"no"')
+    result = run_chat(path, "--json-schema", '{"const": [1, 2]}', "--stop", ", ", "-p", "hello")
+    assert result.stdout == "[1\n"
+    error = run_chat(path, "--json-schema", '{"type": 3}', "-p", "hello").exception
+    assert isinstance(error, ValidationError)
+
+
+def test_history_is_kept_for_its_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+import readline
+from opweave.cli.chat import _keep_history
+_keep_history()
+print([readline.get_history_item(k + 1) for k in range(readline.get_current_history_length())])
+readline.add_history("a line")
+"""
+    pytest.importorskip("readline", reason="this Python has no readline")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert [run_python(code).strip() for _ in range(2)] == ["[]", "['a line']"]
+    assert (tmp_path / "opweave" / "chat_history").stat().st_mode & 0o077 == 0

@@ -48,6 +48,7 @@ ELSEWHERE = {
     "opweave.chat.conversation.Conversation": "chat.md",
     "opweave.chat.decoder.Decoder": "chat.md",
     "opweave.chat.gguf.GGUF": "chat.md",
+    "opweave.chat.grammar.Grammar": "chat.md",
     "opweave.chat.model.Model": "chat.md",
     "opweave.chat.model.network": "chat.md",
     "opweave.chat.vocabulary.Vocabulary": "chat.md",

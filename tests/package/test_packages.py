@@ -467,6 +467,7 @@ EXTRAS |= {
     "halide": "halide",
     "llvmlite.binding": "halide",
     "jinja2.sandbox": "chat",
+    "llguidance": "chat",
     "PIL.Image": "demo",
     "prometheus_client": "server",
     "ray": "scale",

@@ -26,6 +26,9 @@ CHUNK = 512
 MAX_SCORES = 2**22
 """The largest number of scores of a layer in a pass on the host, whose engines store them: 16 MB in float32."""
 
+CHOICES = 8
+"""Number of samplers whose graphs are kept, with a mask and without one."""
+
 PROMPTS = 4
 """Number of prompt lengths whose tensors are kept."""
 
@@ -72,7 +75,7 @@ class Decoder:
         self.tokens: list[int] = []
         self._is_on_host, self._is_built, self._is_compiled = context.backend.space.is_host, False, False
         self._graph: MLGraph | None = None
-        self._choice: tuple[Sampler, CompiledSampler] | None = None
+        self._choices: Cache[tuple[Sampler, bool], CompiledSampler] = Cache(CHOICES, raw=True)
         s = model.sizes
         arrays = s.cache(room, cache).items()
         self._past = {f"{kind}.{n}": self._zeros(*desc) for n in range(s.layers) for kind, desc in arrays}
@@ -162,22 +165,27 @@ class Decoder:
         logits: np.ndarray = read(self.context, self._logits).reshape(-1)
         return logits
 
-    def choose(self, tokens: Sequence[int], sampler: Sampler) -> int:
+    def choose(self, tokens: Sequence[int], sampler: Sampler, allowed: np.ndarray | None = None) -> int:
         """Read tokens, and choose the next one on the device: nothing but this token is read from it.
 
         Args:
             tokens: one or more tokens that follow the tokens in the cache.
             sampler: chooses the token. Its graph is compiled when it is new.
+            allowed: bool [words], the tokens to choose among, at least one. Default: all.
 
         Raises:
             ValidationError: no tokens, unknown ones, or no room for them; a logit is NaN, or the largest one is infinite.
         """
         self._read(tokens)
-        if self._choice is None or self._choice[0] is not sampler:
-            self._choice = sampler, sampler.compile(self.context, self.model.sizes.words)
+        key, words = (sampler, allowed is not None), self.model.sizes.words
+        choice = self._choices.get(key)
+        if choice is None:
+            options = {} if allowed is None else {"is_masked": True}
+            choice = self._choices.put(key, sampler.compile(self.context, words, **options))
         self._held = None
         # The next pass reads the token from the memory where the choice writes it.
-        self._held = self._choice[1].choose(self._logits, self.tokens, self._token)
+        mask = () if allowed is None else (allowed,)
+        self._held = choice.choose(self._logits, self.tokens, self._token, *mask)
         return self._held
 
     def _read(self, tokens: Sequence[int]) -> None:

@@ -19,6 +19,9 @@ from .transfer import read, write
 RECENT = 64
 """Number of tokens whose repetition is penalised, as in llama.cpp."""
 
+LOWEST = -1e30
+"""The logit of tokens that are not allowed: finite, since shaders may assume that no number is infinite."""
+
 HALVINGS = 40
 """Steps that find the least likely token of `top_p` among all tokens: more than enough to separate two logits in float32."""
 
@@ -33,6 +36,7 @@ class Sampler:
         temperature: divides the logits; 0 always chooses the most likely token.
         top_k: choose among this number of the most likely tokens; 0: among all.
         top_p: choose among the most likely of the `top_k` tokens, whose probabilities add up to this number.
+        min_p: leave out tokens with less than this share of the probability of the most likely one; 0: none.
         seed: the seed of the random numbers; None: a new one each time.
         repetition_penalty: divides the positive logits of the last 64 tokens, and multiplies the negative ones; 1: no penalty.
 
@@ -40,7 +44,7 @@ class Sampler:
         ValidationError: a value out of range.
 
     Keskar et al., CTRL (2019), arXiv:1909.05858; Holtzman et al., The Curious Case of Neural Text Degeneration (2019),
-    arXiv:1904.09751.
+    arXiv:1904.09751; Nguyen et al., Turning Up the Heat: Min-p Sampling (2024), arXiv:2407.01082.
 
     >>> logits = np.log([0.5, 0.3, 0.2])
     >>> Sampler(temperature=0)(logits)
@@ -57,10 +61,12 @@ class Sampler:
         temperature: float = 0.8,
         top_k: int = 40,
         top_p: float = 0.95,
+        min_p: float = 0.0,
         seed: int | None = None,
         repetition_penalty: float = 1.0,
     ) -> None:
-        numbers = {"temperature": temperature, "top_p": top_p, "repetition_penalty": repetition_penalty}
+        penalty = {"repetition_penalty": repetition_penalty}
+        numbers = {"temperature": temperature, "top_p": top_p, "min_p": min_p, **penalty}
         for name, value in numbers.items():
             require(isinstance(value, (int, float, np.number)) and not isinstance(value, bool),
                     f"{name} must be a number, got {short_repr(value)}")  # fmt: skip
@@ -70,11 +76,12 @@ class Sampler:
         require(0 <= temperature < np.inf, f"temperature must be 0 or more, got {short_repr(temperature)}")
         require(top_k >= 0, f"top_k must be 0 or more, got {short_repr(top_k)}")
         require(0 < top_p <= 1, f"top_p must be in (0, 1], got {short_repr(top_p)}")
+        require(0 <= min_p <= 1, f"min_p must be in [0, 1], got {short_repr(min_p)}")
         require(seed is None or seed >= 0, f"seed must be 0 or more, got {short_repr(seed)}")
         rule = f"repetition_penalty must be greater than 0, got {short_repr(repetition_penalty)}"
         require(0 < repetition_penalty < np.inf, rule)
         self._temperature, self._top_k, self._top_p = float(temperature), int(top_k), float(top_p)
-        self._penalty = float(repetition_penalty)
+        self._penalty, self._min_p = float(repetition_penalty), float(min_p)
         # In float32, neither 0 nor infinity, which would make NaN of equal logits, or of infinite ones.
         self._divisor = min(max(self._temperature, 1e-30), 1e30)
         self._random = np.random.default_rng(seed)
@@ -99,12 +106,28 @@ class Sampler:
         write(context, source, array)
         return own.choose(source, recent, target)
 
-    def compile(self, context: MLContext, words: int) -> CompiledSampler:
+    def reseed(self, seed: int | None) -> None:
+        """Begin the random numbers again, also those of graphs that are compiled.
+
+        Args:
+            seed: the seed; None: a new one.
+
+        >>> sampler = Sampler(temperature=1, seed=5)
+        >>> logits, first = np.zeros(100), sampler(np.zeros(100))
+        >>> sampler.reseed(5)
+        >>> sampler(logits) == first
+        True
+        """
+        require(seed is None or seed >= 0, f"seed must be 0 or more, got {short_repr(seed)}")
+        self._random.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+
+    def compile(self, context: MLContext, words: int, *, is_masked: bool = False) -> CompiledSampler:
         """Compile the graph of the choice.
 
         Args:
             context: the context that computes the logits.
             words: the number of tokens in the vocabulary.
+            is_masked: whether each choice says which tokens are allowed.
 
         >>> import opweave as ow
         >>> context = ow.ml.create_context(device="reference")
@@ -113,18 +136,19 @@ class Sampler:
         >>> Sampler(temperature=0).compile(context, words=3).choose(logits, [], token)
         1
         """
-        return CompiledSampler(self, self._random, context, words)
+        return CompiledSampler(self, self._random, context, words, is_masked=is_masked)
 
-    def network(self, b: MLGraphBuilder, words: int) -> dict[str, MLOperand]:
+    def network(self, b: MLGraphBuilder, words: int, *, is_masked: bool = False) -> dict[str, MLOperand]:
         """Build the choice of a token.
 
         The inputs of the graph are `logits`, float32 [1, 1, words]; if the choice is random, `chance`, a number in [0, 1),
-        float32 [1]; and if repetitions are penalised, `recent`, the last tokens, int32 [64], -1 for none except in the last
-        place.
+        float32 [1]; if repetitions are penalised, `recent`, the last tokens, int32 [64], -1 for none except in the last place;
+        and if it is masked, `mask`, float32 [words], 0 for tokens that are allowed, and -1e30 for others.
 
         Args:
             b: the builder.
             words: the number of tokens in the vocabulary.
+            is_masked: whether there is a mask.
 
         Returns:
             The output `token`, int32 [1, 1]: -1 if a logit is NaN, or if the largest one is infinite.
@@ -137,6 +161,8 @@ class Sampler:
         x: Any = b.input("logits", "float32", [1, 1, words]).reshape([1, words])
         if self._penalty != 1:
             x = self._penalised(b, x, b.input("recent", "int32", [RECENT]))
+        if is_masked:
+            x = x + b.input("mask", "float32", [words]).reshape([1, words])
         if self._temperature > 0:
             chance = b.input("chance", "float32", [1]).reshape([1, 1])
             choose = self._of_few if 0 < self._top_k < words else self._of_all
@@ -170,6 +196,7 @@ class Sampler:
             total = b.reduce_sum(weights, axes=[1], keep_dimensions=True)
             before = b.cumulative_sum(weights, 1, exclusive=True)
             weights = b.where(b.lesser(before, total * self._top_p), weights, 0.0)
+        weights = self._likely(b, weights)
         is_invalid = b.logical_or(b.is_nan(top), b.is_infinite(top))
         return b.gather_elements(tokens, self._place(b, weights, chance), axis=1), b.logical_not(is_invalid)
 
@@ -189,7 +216,11 @@ class Sampler:
                 is_enough = b.greater_or_equal(sums, least)
                 low, high = b.where(is_enough, middle, low), b.where(is_enough, high, middle)
             weights = b.where(b.greater_or_equal(weights, low), weights, 0.0)
-        return self._place(b, weights, chance), self._is_valid(b, x)
+        return self._place(b, self._likely(b, weights), chance), self._is_valid(b, x)
+
+    def _likely(self, b: MLGraphBuilder, weights: Any) -> Any:
+        """The weights of the tokens that `min_p` keeps; the largest weight is 1."""
+        return b.where(b.greater_or_equal(weights, self._min_p), weights, 0.0) if self._min_p else weights
 
     @staticmethod
     def _place(b: MLGraphBuilder, weights: Any, chance: Any) -> Any:
@@ -209,25 +240,31 @@ class CompiledSampler:
         random: makes the random numbers.
         context: the context that computes the logits.
         words: the number of tokens in the vocabulary.
+        is_masked: whether `choose` gets the tokens that are allowed.
     """
 
-    def __init__(self, sampler: Sampler, random: np.random.Generator, context: MLContext, words: int) -> None:
+    def __init__(
+        self, sampler: Sampler, random: np.random.Generator, context: MLContext, words: int, *, is_masked: bool = False
+    ) -> None:
         self.context, self.words, self._random = context, words, random
         builder = MLGraphBuilder(context)
-        self._graph = builder.build(sampler.network(builder, words))
+        self._graph = builder.build(sampler.network(builder, words, is_masked=is_masked))
         self._inputs = {
             name: context.create_tensor(desc.data_type, desc.shape, readable=True, writable=True)
             for name, desc in self._graph.inputs.items()
             if name != "logits"
         }
 
-    def choose(self, logits: MLTensor, recent: Sequence[int], target: MLTensor) -> int:
+    def choose(
+        self, logits: MLTensor, recent: Sequence[int], target: MLTensor, allowed: np.ndarray | None = None
+    ) -> int:
         """Choose a token.
 
         Args:
             logits: float32 [1, 1, words].
             recent: the tokens so far.
             target: int32 [1, 1], readable, which gets the token, too.
+            allowed: bool [words], the tokens to choose among, at least one; for a graph with a mask.
 
         Raises:
             ValidationError: a logit is NaN, or the largest one is infinite, by weights of the model or by overflow.
@@ -239,6 +276,8 @@ class CompiledSampler:
             if last_tokens := list(recent[-RECENT:]):
                 last[-len(last_tokens) :] = last_tokens
             write(self.context, self._inputs["recent"], last)
+        if allowed is not None:
+            write(self.context, self._inputs["mask"], np.where(allowed, np.float32(0), np.float32(LOWEST)))
         self.context.dispatch(self._graph, {"logits": logits, **self._inputs}, {"token": target})
         token = int(read(self.context, target).item())
         if token < 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from .gguf import GGUF
 from .metadata import Metadata
 from .template import Template, first_surrogate, plain_data, plain_mappings, plain_messages
 
-NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
+NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
 """Types of tokens. Control tokens have no text; tokens defined by users are never split."""
 
 ENDS = {"<|im_end|>", "<|eot_id|>", "<|end|>", "<|endoftext|>", "<end_of_turn>", "</s>"}
@@ -34,6 +35,16 @@ SPLITS = {
     "qwen2": [_LLAMA_3.replace("{1,3}", "")],
 }
 """Regular expressions by `tokenizer.ggml.pre`. They split text, one after the other, before bytes are merged."""
+
+
+def _characters_of_bytes() -> dict[str, int]:
+    """The bytes by the characters that stand for them in vocabularies like GPT-2's."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return {chr(byte): byte for byte in shown} | {chr(256 + k): byte for k, byte in enumerate(hidden)}
+
+
+_BYTES = _characters_of_bytes()
 
 Message = Mapping[str, Any]
 """A message of a conversation: `role` ("system", "user" or "assistant"), `content`, and other entries that templates read."""
@@ -76,7 +87,8 @@ class Vocabulary:
         self._tokens = about.texts("tokens")
         if not self._tokens:
             about.refuse("tokens", "a list of at least one token")
-        types = about.numbers("token_type", len(self._tokens), whole=True)
+        self._types = types = about.numbers("token_type", len(self._tokens), whole=True)
+        self._is_of_bytes, self._guidance = kind == "gpt2", None
         suffix = "_token_id"
         ids = {
             name.removeprefix("tokenizer.ggml.").removesuffix(suffix): self._token(name.removeprefix("tokenizer.ggml."))
@@ -205,6 +217,34 @@ class Vocabulary:
         decoder = self._library.decoders.DecodeStream(skip_special_tokens=True)
         return lambda token: decoder.step(self._tokenizer, token) or ""
 
+    def guidance(self) -> Any:
+        """The tokens for llguidance, which computes masks of the tokens that a grammar allows."""
+        if self._guidance is None:
+            library = import_extra("llguidance", "chat", "a reply in JSON")
+            self._guidance = library.LLTokenizer(
+                library.TokenizerWrapper(_GuidanceTokens(self)), eos_token=sorted(self.ends)
+            )
+        return self._guidance
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of a token's text, which may be a part of a character; its name for a control token.
+
+        Args:
+            token: the number of the token.
+        """
+        text, is_normal = self._tokens[token], int(self._types[token]) in (NORMAL, BYTE)
+        if not is_normal:
+            return text.encode()
+        if self._is_of_bytes:
+            return bytes(_BYTES[character] for character in text if character in _BYTES)
+        if match := re.fullmatch(r"<0x([0-9A-F]{2})>", text):
+            return bytes([int(match[1], 16)])
+        return text.replace("▁", " ").encode()
+
+    def is_control(self, token: int) -> bool:
+        """Whether a token has no text."""
+        return int(self._types[token]) not in (NORMAL, BYTE, USER_DEFINED)
+
     def render(
         self,
         messages: Iterable[Message],
@@ -257,6 +297,20 @@ class Vocabulary:
             with self._convert_errors("the chat template"):
                 self._templates[key] = Template(Metadata(self._file).text(key), self._file.path)
         return self._templates[key]
+
+
+class _GuidanceTokens:
+    """The attributes of a tokenizer that llguidance asks for."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        numbers = range(len(vocabulary))
+        self.eos_token_id, self.bos_token_id = min(vocabulary.ends, default=0), None
+        self.tokens = [vocabulary.bytes_of(number) for number in numbers]
+        self.special_token_ids = [number for number in numbers if vocabulary.is_control(number)]
+
+    def __call__(self, text: bytes) -> list[int]:
+        return self._vocabulary.encode(text.decode(errors="replace"))
 
 
 def _starts(tokens: Iterable[str]) -> dict[str, list[int]]:

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from ..support.errors import ValidationError, require
+from ..support.errors import DataError, ValidationError, require
 from ..support.names import short_repr
+from .chat_commands import ChatLines
 from .common import PrecisionName, Verbose, app, console, errors
-
-if TYPE_CHECKING:
-    from ..chat import Conversation
 
 DEFAULT_ROOM = 2048
 """Maximum tokens of a conversation, unless the model was trained for fewer. Keys and values of SmolLM2 take 46 KB a token."""
 
+DEFAULT_LIMIT = 1024
+"""Maximum tokens of a reply: about 700 words. A small model may otherwise repeat itself until the context is full."""
+
+MAX_HISTORY = 1000
+"""Number of lines that the file of the history keeps."""
+
 ENDS = {
     "full": "the context is full: the reply ends here. /new begins a new conversation; --context makes more room",
-    "limit": "the reply has reached --limit",
+    "limit": "the reply has reached --limit; /set limit changes it",
     "open": "stopped",
 }
 
@@ -40,8 +47,16 @@ def chat(
     top_p: Annotated[
         float, typer.Option(help="Sample from the most likely tokens with this total probability.")
     ] = 0.95,
+    min_p: Annotated[
+        float, typer.Option(help="Leave out tokens with less than this share of the largest probability; 0: none.")
+    ] = 0.0,
     repetition_penalty: Annotated[
-        float, typer.Option(help="Above 1, the last 64 tokens become less likely to repeat; 1: no penalty.")
+        float,
+        typer.Option(
+            "--repetition-penalty",
+            "--repeat-penalty",
+            help="Above 1, the last 64 tokens become less likely to repeat; 1: no penalty.",
+        ),
     ] = 1.0,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the random numbers; the same seed gives the same replies.")
@@ -56,25 +71,30 @@ def chat(
         list[str] | None,
         typer.Option(help="A .gguf file of an adapter (LoRA) for the model, or PATH=SCALE. May be repeated."),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Maximum tokens of a reply. Default: up to the end of the context.")
+    limit: Annotated[int, typer.Option(min=1, help="Maximum tokens of a reply.")] = DEFAULT_LIMIT,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="A text that ends a reply, and is not part of it. May be repeated.")
     ] = None,
+    json_schema: Annotated[
+        str, typer.Option(metavar="FILE", help="Replies are JSON that fits this schema: a file, or the schema itself.")
+    ] = "",
     device: Annotated[str, typer.Option(help="Where to run; `opweave devices` lists them.")] = "cpu",
     precision: PrecisionName = "float32",
     verbose: Verbose = False,
 ) -> None:
     """Chat with a language model: each line is a message, until the input ends.
 
-    The line /new begins a new conversation; Ctrl-C stops a reply. Replies are written to standard output, everything else to
-    standard error.
+    The line /help lists commands; Ctrl-C stops a reply. Replies are written to standard output, everything else to standard
+    error.
     """
-    from ..chat import GGUF, Conversation, Decoder, LoRA, Model, Sampler, Vocabulary
+    from ..chat import GGUF, Decoder, LoRA, Model, Sampler, Vocabulary
     from ..context.context import ml
 
     start = perf_counter()
-    sampler = Sampler(
-        temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, repetition_penalty=repetition_penalty
-    )
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+    options: dict[str, Any] = {**sampling, "repetition_penalty": repetition_penalty}
+    Sampler(**options)  # wrong options fail before the model is loaded
+    options |= {"limit": limit, "stop": stop or [], "json_schema": json_schema}
     file = GGUF(model)
     place = ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]
     network = Model(file, for_cpu=place.backend.space.is_host)
@@ -87,24 +107,29 @@ def chat(
     decoder.build()
     vocabulary = Vocabulary(file)  # last, because building it takes more memory for a while
     errors.print(Text(f"{model.name} on {device}, ready in {perf_counter() - start:.1f} s", "dim"))
-
-    def begin() -> Conversation:
-        decoder.forget(0)
-        return Conversation(decoder, vocabulary, sampler, system)
-
-    conversation = begin()
-    for line in _lines() if prompt is None else [prompt]:
-        if line == "/new":
-            conversation = begin()
-        elif line:
-            try:
-                _reply(conversation, line, limit)
-            except ValidationError as error:  # often a full context; there may be room for a shorter message
-                if prompt is not None:
-                    raise
-                is_full = str(error).startswith("the context is full")
-                hint = ". /new begins a new conversation; --context makes more room" if is_full else ""
-                errors.print(Text(f"{error}{hint}", "yellow"), soft_wrap=True)
+    lines = ChatLines(decoder, vocabulary, system, options)
+    if prompt is not None:
+        _reply(lines, prompt)
+        return
+    for line in _lines():
+        if not line:
+            continue
+        try:
+            if line.startswith("/") and not line.startswith("//"):
+                if text := lines.run(line):
+                    errors.print(Text(text, "dim"), soft_wrap=True)
+            else:
+                _reply(lines, line[1:] if line.startswith("//") else line)
+        except (
+            ValidationError,
+            DataError,
+            OSError,
+        ) as error:  # often a full context: there is room for a shorter message
+            is_full = str(error).startswith("the context is full")
+            hint = ". /new begins a new conversation; --context makes more room" if is_full else ""
+            errors.print(Text(f"{error}{hint}", "yellow"), soft_wrap=True)
+        if lines.is_ended:
+            return
 
 
 def _scales_of_files(texts: Sequence[str]) -> dict[Path, float]:
@@ -125,8 +150,10 @@ def _scales_of_files(texts: Sequence[str]) -> dict[Path, float]:
 
 
 def _lines() -> Iterator[str]:
-    """The lines of standard input, with a prompt if it is a terminal."""
+    """The lines of standard input, with a prompt, line editing and a history if it is a terminal."""
     interactive = sys.stdin.isatty()
+    if interactive:
+        _keep_history()
     while True:
         try:
             yield (input("> ") if interactive else input()).strip()
@@ -134,8 +161,35 @@ def _lines() -> Iterator[str]:
             return
 
 
-def _reply(conversation: Conversation, message: str, limit: int | None) -> None:
-    reply = conversation.say(message, limit)
+def _keep_history() -> None:
+    """Let `input` edit lines, with those of earlier conversations as its history."""
+    try:
+        import readline  # `input` uses it once it is imported
+    except ImportError:  # Windows, whose terminals edit lines themselves
+        return
+    path = history_path()
+    with suppress(OSError):
+        readline.read_history_file(path)
+    readline.set_history_length(MAX_HISTORY)
+
+    def write() -> None:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # What somebody has written is for nobody else.
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+            readline.write_history_file(path)
+
+    atexit.register(write)
+
+
+def history_path() -> Path:
+    """The file of the history: `$XDG_STATE_HOME/opweave/chat_history`."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "opweave" / "chat_history"
+
+
+def _reply(lines: ChatLines, message: str) -> None:
+    conversation = lines.conversation
+    reply = conversation.say(message, lines.limit, grammar=lines.grammar)
     try:
         for part in reply:
             console.print(part, end="", soft_wrap=True)
