@@ -327,7 +327,15 @@ class MLContext(ContextTensors):
 
     # Running ---------------------------------------------------------------------------------------------------------
 
-    def dispatch(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
+    def dispatch(
+        self,
+        graph: MLGraph,
+        inputs: Mapping[str, MLTensor],
+        outputs: Mapping[str, MLTensor],
+        *,
+        encoder: Any = None,
+        pass_timestamps: Mapping[str, Any] | None = None,
+    ) -> None:
         """Run a graph on tensors (https://www.w3.org/TR/webnn/#api-mlcontext-dispatch).
 
         On a CPU, this is synchronous. On a GPU, it submits work to the device's queue: later dispatches see the results, and
@@ -340,11 +348,18 @@ class MLContext(ContextTensors):
             outputs: a different tensor for each output, by name, of its data type and shape, in separate memory.
                 Exception: an output may be the tensor of an input that an operation updates, such as the past keys and
                 values of `group_query_attention`.
+            encoder: a `wgpu.GPUCommandEncoder` of the context's device, to which the graph is added as one compute pass,
+                between the caller's own commands. It runs when the caller submits the commands, and the tensors must not be
+                destroyed before.
+            pass_timestamps: the `timestamp_writes` of that pass: a query set, and where the times of its begin and its end
+                are written.
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
             ValidationError: names are missing or unknown; tensors do not fit, are destroyed or belong to another context;
-                on a CPU, positions or lengths are out of the range of an operation.
+                on a CPU, positions or lengths are out of the range of an operation; the encoder or the query set belongs to
+                another device.
+            NotSupportedError: `encoder` for a graph of which a part runs on the CPU, or in a deferred context.
 
         >>> import numpy as np, opweave as ow
         >>> context = ow.ml.create_context(device="reference")
@@ -364,7 +379,10 @@ class MLContext(ContextTensors):
             binding = None
         if binding is None or state.context is not self:
             binding = self._state_of(graph, "dispatch").bind(inputs, outputs)
-        binding.run()
+        if encoder is None and pass_timestamps is None:
+            binding.run()
+        else:
+            binding.encode(encoder, pass_timestamps)
 
     dispatch_async = awaitable(dispatch)
 

@@ -29,7 +29,7 @@ from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import HOST, TensorSpace
 from ..support import hints, lazy_imports
 from ..support.cache import Cache
-from ..support.errors import InvalidStateError, ValidationError, require
+from ..support.errors import InvalidStateError, NotSupportedError, ValidationError, require
 from ..support.names import printable, short_repr
 from ..support.records import record
 from .tensor import Locks, MLTensor, guard_of, locks_of
@@ -827,7 +827,7 @@ class DispatchBinding:
         locks = self._locks
         if len(locks) != 2:
             if locks:
-                self._run_with_all(locks)
+                self._call_with(locks, self._call)
             else:
                 self._call()
             return
@@ -842,13 +842,28 @@ class DispatchBinding:
         finally:
             first.release()
 
-    def _run_with_all(self, locks: Sequence[RLock]) -> None:
+    def encode(self, encoder: Any, timestamps: Any) -> None:
+        """Add one run to the caller's command encoder.
+
+        Raises:
+            NotSupportedError: the graph is not one piece of work on a WebGPU device.
+        """
+        encode = getattr(self._call, "encode", None)
+        if encode is None:
+            hosted = next((step.title for step in self.program.steps if step.space.is_host), "")
+            where = f"{hosted} runs on the CPU" if hosted else f"the graph has {len(self.program.steps)} parts"
+            raise NotSupportedError(f"dispatch: encoder needs a graph that is one part, on a WebGPU device; {where}")
+        require(encoder is not None, "dispatch: pass_timestamps needs an encoder")
+        self._call_with(self._locks, lambda: encode(encoder, timestamps))
+
+    @staticmethod
+    def _call_with(locks: Sequence[RLock], call: Callable[[], None]) -> None:
         taken = 0
         try:
             for lock in locks:
                 lock.acquire()
                 taken += 1
-            self._call()
+            call()
         finally:
             for lock in locks[:taken]:
                 lock.release()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from weakref import WeakSet, ref
 
 import numpy as np
@@ -174,6 +174,76 @@ class MLTensor(Described):
             f"the tensor {self._desc} {where}, not on a WebGPU device; create_context(device='gpu') makes a context "
             "whose tensors are buffers"
         )
+
+    def copy_from_texture(
+        self,
+        texture: Any,
+        *,
+        layout: Literal["nchw", "nhwc"] = "nchw",
+        channels: str = "rgb",
+        mean: float | Sequence[float] = 0.0,
+        std: float | Sequence[float] | None = None,
+        encoder: Any = None,
+    ) -> None:
+        """Fill the tensor from a texture, by a shader: element = (texel - mean) / std. Nothing is copied to the host.
+
+        Args:
+            texture: a `wgpu.GPUTexture` of the context's device with the usage TEXTURE_BINDING, and as wide and as high as the
+                tensor: rgba8unorm, bgra8unorm (both also with -srgb, whose texels are linear), rgba16float, rgba32float, or
+                a format of one or two such channels. A missing channel is 0, a missing alpha 1.
+            layout: "nchw" for shapes [1, channels, height, width], "nhwc" for [1, height, width, channels]. The 1 may be
+                missing, and with one channel also the channels.
+            channels: the channels of the tensor in order, such as "rgb", "bgr", "rgba" or "r"; "gray" for
+                0.299 red + 0.587 green + 0.114 blue.
+            mean: a number, or one for each channel. Texels of unorm formats are in [0, 1].
+            std: like `mean`, not 0; default: 1, and 1/255 for uint8. Elements of uint8 are rounded, and limited to [0, 255].
+            encoder: a `wgpu.GPUCommandEncoder`, to which the copy is added; it runs when the caller submits the commands.
+                Default: the copy is submitted at once, in the order of dispatches.
+
+        Raises:
+            ValidationError: sizes, data type (float32, float16 or uint8), format, usage or an argument do not fit.
+            NotSupportedError: the context is not on a WebGPU device.
+            InvalidStateError: the tensor is exported, or the context lost.
+        """
+        self._copy_texture("copy_from_texture", texture, encoder, layout=layout, channels=channels, mean=mean, std=std)
+
+    def copy_to_texture(
+        self,
+        texture: Any,
+        *,
+        layout: Literal["nchw", "nhwc"] = "nchw",
+        channels: str = "rgb",
+        mean: float | Sequence[float] = 0.0,
+        std: float | Sequence[float] | None = None,
+        encoder: Any = None,
+    ) -> None:
+        """Draw the tensor over a whole texture, such as that of a canvas: texel = element * std + mean.
+
+        Args:
+            texture: as in `copy_from_texture`, but with the usage RENDER_ATTACHMENT.
+            layout: as in `copy_from_texture`.
+            channels: as in `copy_from_texture`. Colours that are missing become 0, a missing alpha 1; "gray" sets red, green
+                and blue.
+            mean: as in `copy_from_texture`, so that equal arguments give the same picture.
+            std: as in `copy_from_texture`.
+            encoder: as in `copy_from_texture`.
+
+        Raises:
+            ValidationError: sizes, data type (float32, float16 or uint8), format, usage or an argument do not fit.
+            NotSupportedError: the context is not on a WebGPU device.
+            InvalidStateError: the tensor is exported, or the context lost.
+        """
+        self._copy_texture("copy_to_texture", texture, encoder, layout=layout, channels=channels, mean=mean, std=std)
+
+    def _copy_texture(self, subject: str, texture: Any, encoder: Any, **options: Any) -> None:
+        copy = None if self._constant else getattr(self._context.backend.space, "copy_texture", None)
+        if copy is None:
+            where = "is a constant tensor" if self._constant else f"is on {self._context.device.name}"
+            raise NotSupportedError(f"{subject}: the tensor {self._desc} {where}, not on a WebGPU device")
+        self._guard.settle()
+        with self._guard.lock:
+            array = self._memory() if subject == "copy_to_texture" else self._target()
+            copy(subject, array, texture, encoder, **options)
 
     @property
     def destroyed(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -291,6 +291,48 @@ class ContextTensors:
             writable = bool(array.flags.writeable)
         require(bool(array.flags.writeable) or not writable, "tensor_from cannot make a read-only array writable")
         return self._adopt(desc, array, readable=readable, writable=writable, pinned=True)
+
+    def tensor_from_texture(
+        self,
+        texture: Any,
+        data_type: DataType = "float32",
+        *,
+        layout: Literal["nchw", "nhwc"] = "nchw",
+        channels: str = "rgb",
+        mean: float | Sequence[float] = 0.0,
+        std: float | Sequence[float] | None = None,
+        readable: bool = True,
+        writable: bool = False,
+    ) -> MLTensor:
+        """Make a tensor from a texture of the context's WebGPU device, by a shader. Nothing is copied to the host.
+
+        `tensor.copy_from_texture` fills a tensor again from the next frame, and `tensor.copy_to_texture` shows one.
+
+        Args:
+            texture: a `wgpu.GPUTexture` with the usage TEXTURE_BINDING; see `MLTensor.copy_from_texture`.
+            data_type: "float32", "float16" or "uint8".
+            layout: "nchw" for the shape [1, channels, height, width], "nhwc" for [1, height, width, channels].
+            channels: the channels in order, such as "rgb" or "bgra"; or "gray".
+            mean: subtracted from texels, which are in [0, 1] for unorm formats: a number, or one for each channel.
+            std: texels are divided by it; default: 1, and 1/255 for uint8.
+            readable: whether the tensor's contents may be read.
+            writable: whether they may be written by the host.
+
+        Raises:
+            ValidationError: the texture or an argument does not fit.
+            NotSupportedError: the context is not on a WebGPU device.
+            InvalidStateError: the context is lost.
+        """
+        check_alive(self)
+        shape_of = getattr(self._space, "texture_shape", None)
+        if shape_of is None:
+            raise NotSupportedError(
+                f"tensor_from_texture: the context is on {self._device.name}, not on a WebGPU device"
+            )
+        shape = shape_of("tensor_from_texture", texture, layout, channels)
+        tensor = self.create_tensor(data_type, shape, readable=readable, writable=writable)
+        tensor.copy_from_texture(texture, layout=layout, channels=channels, mean=mean, std=std)
+        return tensor
 
     def write_tensor(self, tensor: MLTensor, input_data: Any) -> None:
         """Copy data into a tensor (https://www.w3.org/TR/webnn/#api-mlcontext-writetensor).

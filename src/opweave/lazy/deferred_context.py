@@ -29,7 +29,7 @@ from ..context.tensors import check_alive, check_own
 from ..core.graph import Desc, Graph, Operand, add_like, title
 from ..memory.arrays import is_immutable
 from ..ops import Operations
-from ..support.errors import require
+from ..support.errors import NotSupportedError, require
 from ..support.lazy_imports import deferred_context
 from . import force as reads
 from .array import LONGEST, Array, ArrayTemplate, Number, PendingCall, Watched, code_of, site_of, values_of
@@ -296,8 +296,20 @@ def _run_now(
 class DeferredContext(MLContext):
     """A context in which dispatches wait until one of their results is read."""
 
-    def dispatch(self, graph: MLGraph, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> None:
+    def dispatch(
+        self,
+        graph: MLGraph,
+        inputs: Mapping[str, MLTensor],
+        outputs: Mapping[str, MLTensor],
+        *,
+        encoder: Any = None,
+        pass_timestamps: Mapping[str, Any] | None = None,
+    ) -> None:
         """Defer the dispatch of a graph, or run it now if its memory is visible outside of Opweave."""
+        if encoder is not None or pass_timestamps is not None:
+            raise NotSupportedError(
+                "dispatch: encoder is not for a deferred context, whose graphs run when a result is read"
+            )
         state = self._state_of(graph, "dispatch").version("dispatch", inputs)
         sources, targets = self._check_tensors(state, inputs, outputs)
         template = _template_of(state)

@@ -206,7 +206,7 @@ class DeviceCall(Generic[Bound]):
     def __call__(self) -> None:
         owner = self.owner
         if self._lent:
-            owner.engine.check_lent(self._lent)
+            self.check_lent()
         memory = owner.take()
         try:
             with self._calls:
@@ -215,6 +215,16 @@ class DeviceCall(Generic[Bound]):
                 self.submit(memory, self._runs.peek(id(memory)) or self.runs(memory))
         finally:
             owner.give_back(memory)
+        if self._copied:
+            self.count_copies()
+
+    def check_lent(self) -> None:
+        """Raise `ValidationError` if the caller's memory cannot be used any more."""
+        if self._lent:
+            self.owner.engine.check_lent(self._lent)
+
+    def count_copies(self) -> None:
+        """Count the copies of inputs that are not updated in place."""
         if self._copied:
             copies.add(sum(self._copied), NOT_IN_PLACE, len(self._copied))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import wgpu
 
 PIPELINE_BYTES = 2**26
-"""Maximum size, as estimated by `_bytes`, of the pipelines that are cached for later graphs. Graphs keep theirs alive."""
+"""Maximum size, by `pipeline_bytes`, of the pipelines that are cached for later graphs. Graphs keep theirs alive."""
 
 BYTES_PER_PIPELINE = 225 * 1024
 """Approximate memory of a compiled kernel besides its source, measured on a software adapter (Mesa)."""
@@ -167,6 +167,10 @@ class WebGpuDevice(GpuDevice):
     def adopt(self, buffer: Any, desc: Desc | None) -> DeviceArray:
         """Wrap the user's buffer, with the data type and shape that the user gives."""
         wgpu = self.wgpu
+        require(
+            not isinstance(buffer, wgpu.GPUTexture),
+            "tensor_from shares memory, and takes no GPUTexture: tensor_from_texture copies one, on the device",
+        )
         if desc is None:
             raise ValidationError(
                 "tensor_from takes a GPUBuffer, data_type and shape on WebGPU; create_tensor and write_tensor take arrays"
@@ -298,6 +302,22 @@ class WebGpuDevice(GpuDevice):
                 )
         self.check_lent(arrays)
 
+    def copy_texture(self, subject: str, array: DeviceArray, texture: Any, encoder: Any, **options: Any) -> None:
+        """Copy a texture to a tensor, or a tensor to a texture if `subject` is "copy_to_texture"; see `Texels`."""
+        from . import textures  # few graphs have pictures on the device
+
+        texels = textures.Texels.of(subject, array.desc, **options)
+        if encoder is not None:
+            textures.check_encoder(self, subject, encoder)
+        copy = textures.draw_texture if subject == "copy_to_texture" else textures.read_texture
+        copy(self, array, texture, texels, encoder)
+
+    def texture_shape(self, subject: str, texture: Any, layout: Any, channels: Any) -> tuple[int, ...]:
+        """The shape of a tensor for a texture."""
+        from . import textures
+
+        return textures.texture_shape(self, subject, texture, layout, channels)
+
     # Kernels ---------------------------------------------------------------------------------------------------------
 
     def layout(self, writes: tuple[bool, ...], has_sizes: bool = False) -> tuple[Any, Any]:
@@ -325,7 +345,9 @@ class WebGpuDevice(GpuDevice):
         return [self._pipeline(kernel) for kernel in kernels]
 
     def _pipeline(self, kernel: GpuKernel) -> Any:
-        return self.compiled.make(kernel.source, lambda: self._compile(kernel), lambda _: _bytes(kernel.source))
+        return self.compiled.make(
+            kernel.source, lambda: self._compile(kernel), lambda _: self.pipeline_bytes(kernel.source)
+        )
 
     def _compile(self, kernel: GpuKernel) -> Any:
         _, layout = self.layout(kernel.writes, bool(kernel.sizes))
@@ -334,6 +356,28 @@ class WebGpuDevice(GpuDevice):
             return self.device.create_compute_pipeline(
                 label=kernel.title, layout=layout, compute={"module": module, "entry_point": kernel.entry_point}
             )
+
+    def bindings(self, stage: int, kinds: Sequence[Mapping[str, Any]]) -> tuple[Any, Any]:
+        """The layouts of a bind group with these kinds of resources, and of a pipeline."""
+        group = self.device.create_bind_group_layout(
+            entries=[{"binding": k, "visibility": stage, **kind} for k, kind in enumerate(kinds)]
+        )
+        return group, self.device.create_pipeline_layout(bind_group_layouts=[group])
+
+    def record(self, subject: str, function: Callable[[Any], None], encoder: Any = None) -> None:
+        """Call a function with the caller's command encoder, or with one that is submitted at once."""
+        with self.calls(subject), self._lock:
+            if encoder is not None:
+                function(encoder)
+                return
+            own = self.device.create_command_encoder()
+            function(own)
+            self.device.queue.submit([own.finish()])
+
+    @staticmethod
+    def pipeline_bytes(source: str) -> int:
+        """The approximate memory of a pipeline, with its source."""
+        return BYTES_PER_PIPELINE + 2 * len(source)
 
     def bind_group(
         self, writes: tuple[bool, ...], places: Sequence[DeviceArray], sizes: Mapping[str, Any] | None = None
@@ -348,10 +392,6 @@ class WebGpuDevice(GpuDevice):
             entries.append({"binding": len(entries), "resource": sizes})
         with self.calls("binding a kernel"):
             return self.device.create_bind_group(layout=layout, entries=entries)
-
-
-def _bytes(source: str) -> int:
-    return BYTES_PER_PIPELINE + 2 * len(source)
 
 
 def _usage_flags(names: Any, usage: Any) -> int:

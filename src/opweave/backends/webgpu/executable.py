@@ -13,6 +13,7 @@ from ..gpu.backend import GpuBackend
 from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner, MeasuredGpuRunner
 from ..gpu.steps import Buffer
 from .engine import WebGpuDevice
+from .textures import check_encoder, check_timestamps
 
 FIRST_PART = 16
 """Number of kernels in the first command buffer of a dispatch; each further buffer has twice as many."""
@@ -38,11 +39,13 @@ class DeviceRunner(GpuKernelRunner[WebGpuRun]):
     def __init__(self, graph: Graph, backend: GpuBackend, engine: WebGpuDevice) -> None:
         super().__init__(graph, backend, engine)
         self._parts = _parts(len(self.steps))
+        self._recorded: GpuIntermediates[WebGpuRun] | None = None
 
     def prepare(self) -> None:
         self._pipelines = self.engine.pipelines([step.kernel for step in self.steps])
 
     def begin_version(self) -> None:
+        self._recorded = None
         numbers = list(dict.fromkeys(step.numbers for step in self.steps if step.numbers))
         self._sizes = dict(zip(numbers, self.engine.size_buffer(numbers), strict=True)) if numbers else {}
 
@@ -74,8 +77,14 @@ class DeviceRunner(GpuKernelRunner[WebGpuRun]):
         stamps = np.frombuffer(device.queue.read_buffer(results), np.uint64)[: 2 * count].astype(np.int64)
         return [int(end - start) for start, end in zip(stamps[::2], stamps[1::2], strict=True)]
 
-    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[WebGpuRun]:
-        return DeviceCall(self, inputs, outputs, self._submit)
+    def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> WebGpuCall:
+        return WebGpuCall(self, inputs, outputs, self._submit)
+
+    def recorded(self) -> GpuIntermediates[WebGpuRun]:
+        """The memory of runs in the caller's command buffers, which the device's queue executes one after another."""
+        if self._recorded is None:
+            self._recorded = self.take()  # never given back: nobody knows when the caller submits
+        return self._recorded
 
     def _submit(self, memory: GpuIntermediates[WebGpuRun], runs: Runs) -> None:
         device = self.engine.device
@@ -85,9 +94,26 @@ class DeviceRunner(GpuKernelRunner[WebGpuRun]):
             device.queue.submit([encoder.finish()])
 
 
+class WebGpuCall(DeviceCall[WebGpuRun]):
+    """A graph bound to memory, which runs in command buffers of its own, or in one of the caller."""
+
+    owner: DeviceRunner
+
+    def encode(self, encoder: Any, timestamps: Mapping[str, Any] | None) -> None:
+        """Add one run to the caller's command encoder, as one pass."""
+        engine = self.owner.engine
+        check_encoder(engine, "dispatch", encoder)
+        if timestamps is not None:
+            check_timestamps(engine, "dispatch", timestamps)
+        self.check_lent()
+        runs = self.runs(self.owner.recorded())
+        engine.record("dispatch", lambda commands: encode(commands, runs, timestamps), encoder)
+        self.count_copies()
+
+
 def encode(encoder: Any, runs: Runs, timestamps: Mapping[str, Any] | None = None) -> None:
     """Add kernels to a command encoder as one pass; `timestamps` record when the pass begins and ends."""
-    if not runs:
+    if not runs and timestamps is None:
         return
     compute = encoder.begin_compute_pass(timestamp_writes=timestamps)
     last = None
