@@ -23,15 +23,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import wgpu
-from PIL import Image
-from rich.console import Console
-from rich.progress import track
 
 import opweave as ow
-from opweave.demo.colours import bicubic, merge, psnr, split
-from opweave.demo.enlarger import Enlarger
-from opweave.demo.network import FACTOR
+
+try:
+    import wgpu
+    from PIL import Image
+    from rich.console import Console
+    from rich.progress import track
+
+    from opweave.demo.colours import bicubic, merge, psnr, split
+    from opweave.demo.enlarger import Enlarger
+    from opweave.demo.network import FACTOR
+except ImportError as error:
+    sys.exit(f"{error.name} is missing: pip install 'opweave[webgpu,demo]'")
 
 SHADERS = Path(__file__).with_name("frame_loop.wgsl").read_text()
 STEP = 1 / 30

@@ -18,10 +18,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from safetensors.numpy import load_file
-from tokenizers import Tokenizer
 
 import opweave as ow
+
+try:
+    from safetensors.numpy import load_file
+    from tokenizers import Tokenizer
+except ImportError as error:
+    sys.exit(f"{error.name} is missing: pip install safetensors tokenizers")
 
 HEADS, LAYERS, EPSILON = 12, 6, 1e-12
 HIDDEN = -1e4  # added to the scores of padding: its weight after softmax is 0

@@ -43,7 +43,7 @@ def check_neighbours(printed: str) -> None:
     assert float(last.split()[-1]) < 1e-5
 
 
-OPTIONS = {"frame_loop": ["--width", "48", "--frames", "1"]}
+OPTIONS = {"camera": ["--width", "64", "--frames", "2"], "frame_loop": ["--width", "48", "--frames", "1"]}
 """Arguments of examples: fewer and smaller frames than they make by themselves."""
 
 
@@ -53,7 +53,17 @@ def check_text(printed: str) -> None:
     assert printed.rstrip().endswith(" tokens/s")
 
 
-CHECKS: dict[str, Callable[[str], None]] = {"chat": check_text, "sentence_embeddings": check_neighbours}
+def check_frames(printed: str) -> None:
+    """Frames are copied between textures and tensors, and nothing else is copied."""
+    assert "2 frames of 64 x 36" in printed
+    assert "copies a frame, on the device: 2" in printed
+
+
+CHECKS: dict[str, Callable[[str], None]] = {
+    "camera": check_frames,
+    "chat": check_text,
+    "sentence_embeddings": check_neighbours,
+}
 """What must hold for what examples print."""
 
 
@@ -72,6 +82,19 @@ def test_example_runs(path: Path, tmp_path: Path) -> None:
     assert not result.stderr
     if path.stem in CHECKS:
         CHECKS[path.stem](result.stdout)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stem", ["camera", "frame_loop", "sentence_embeddings"])
+def test_examples_name_missing_extras(stem: str, tmp_path: Path) -> None:
+    missing = "wgpu" if stem != "sentence_embeddings" else "tokenizers"
+    (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('no {missing}', name='{missing}')")
+    (path,) = (path for path in EXAMPLES if path.stem == stem)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    result = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=600, env=environment)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"{missing} is missing: pip install ")
+    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.long
