@@ -13,6 +13,7 @@ PURPOSES = {
     "halide": "compiles expressions, and chains of element-wise operations",
     "numba": "compiles host kernels written in Python",
     "openvino": "runs graphs on CPUs, and on Intel's GPUs and NPUs",
+    "pytest": "fixtures for tests of web code and of graphs",
     "safetensors": "reads and writes weights",
     "scale": "runs models on clusters of Ray: `opweave deploy --ray`",
     "server": "serves models over HTTP: `opweave deploy`, `opweave chat --serve`",

@@ -31,7 +31,7 @@ class Recording:
     """A folder of the graphs that clients build.
 
     `graph-0001.onnx` is the first graph, and `graph-0001.txt` describes it. Numbering continues after an earlier recording.
-    Equal graphs are written once. After `max_bytes` of weights, graphs are written as text only.
+    Equal graphs are written once; `texts` has the text of each. After `max_bytes` of weights, graphs are written as text only.
     """
 
     def __init__(self, folder: str | Path, max_bytes: int = MAX_BYTES) -> None:
@@ -42,8 +42,9 @@ class Recording:
             raise DataError(f"{folder}: {error.strerror or error}") from None
         self._last = max((int(match[1]) for match in matches if match), default=0)
         self._written = 0
+        self.texts: list[str] = []
         self._known: dict[bytes, str] = {}
-        self._lock = Lock()  # of the three above
+        self._lock = Lock()  # of the four above
 
     def add(self, graph: MLGraph, origin: str | None) -> None:
         """Write a graph; `origin` is None for a program. Errors are logged and do not reach the client."""
@@ -62,6 +63,7 @@ class Recording:
             existing = self._known.get(digest.digest())
             if existing is None:
                 self._last += 1
+                self.texts.append(text)
                 name = self._known[digest.digest()] = f"graph-{self._last:04}"
                 fits = self._written + weights <= self._max_bytes
                 self._written += weights if fits else 0

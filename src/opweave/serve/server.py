@@ -160,6 +160,11 @@ class Server:
         return options_script(**options) + webnn_js()
 
     @property
+    def recorded(self) -> list[str]:
+        """The texts of the different graphs that clients have built, in order; none without `record`."""
+        return [] if self._recording is None else list(self._recording.texts)
+
+    @property
     def allows_any_origin(self) -> bool:
         """Whether pages of any origin may connect if they have the token."""
         return self._any_origin

@@ -179,7 +179,7 @@ class WebGpuDevice(GpuDevice):
             isinstance(buffer, wgpu.GPUBuffer),
             f"tensor_from takes a GPUBuffer of the context's device, got {type(buffer).__name__}",
         )
-        require(buffer._device is self.device, "tensor_from: the buffer belongs to another GPUDevice than the context")
+        require(self.has_made(buffer), "tensor_from: the buffer belongs to another GPUDevice than the context")
         require(
             bool(buffer.usage & wgpu.BufferUsage.STORAGE),
             f"tensor_from: the buffer must have the usage STORAGE, got {buffer.usage:#x}",
@@ -189,6 +189,10 @@ class WebGpuDevice(GpuDevice):
         count = padded_size(desc.byte_length)
         require(buffer.size >= count, f"tensor_from: {desc} takes {count} bytes, the buffer has {buffer.size}")
         return DeviceArray(desc, buffer, lent=True)
+
+    def has_made(self, item: Any) -> bool:
+        """Whether a buffer, a texture or another object of WebGPU belongs to this device."""
+        return item._device is self.device
 
     def check_lent(self, arrays: Iterable[DeviceArray]) -> None:
         """Raise `ValidationError` for a mapped or destroyed buffer of the user: wgpu ends the process when it is used."""

@@ -106,9 +106,9 @@ class Texels:
 
     def reading_source(self) -> str:
         """A compute shader whose invocations each make one word of the tensor."""
-        each = ELEMENTS_PER_WORD[self.desc.data_type]
+        count_per_word = ELEMENTS_PER_WORD[self.desc.data_type]
         count = self.desc.element_count
-        elements = ", ".join(f"element({each}u * word + {k}u)" for k in range(each))
+        elements = ", ".join(f"element({count_per_word}u * word + {k}u)" for k in range(count_per_word))
         packed = {
             "float32": f"bitcast<u32>({elements})",
             "float16": f"pack2x16float(vec2f({elements}))",
@@ -129,7 +129,7 @@ fn element(i: u32) -> f32 {{
 @compute @workgroup_size({GROUP})
 fn main(@builtin(global_invocation_id) id: vec3u, @builtin(num_workgroups) groups: vec3u) {{
     let word = id.y * groups.x * {GROUP}u + id.x;
-    if (word >= {-(-count // each)}u) {{ return; }}
+    if (word >= {-(-count // count_per_word)}u) {{ return; }}
     words[word] = {packed};
 }}
 """
@@ -290,7 +290,7 @@ def _view(texture: Any) -> Any:
 def _require_texture(engine: WebGpuDevice, subject: str, texture: Any) -> None:
     is_texture = isinstance(texture, engine.wgpu.GPUTexture)
     require(is_texture, f"{subject}: texture must be a GPUTexture, got {type(texture).__name__}")
-    require(texture._device is engine.device, f"{subject}: the texture belongs to another GPUDevice than the context")
+    require(engine.has_made(texture), f"{subject}: the texture belongs to another GPUDevice than the context")
 
 
 def _check_texture(engine: WebGpuDevice, subject: str, texture: Any, texels: Texels, usage: str) -> None:
@@ -318,7 +318,7 @@ def check_encoder(engine: WebGpuDevice, subject: str, encoder: Any) -> None:
     """
     is_encoder = isinstance(encoder, engine.wgpu.GPUCommandEncoder)
     require(is_encoder, f"{subject}: encoder must be a GPUCommandEncoder, got {type(encoder).__name__}")
-    require(encoder._device is engine.device, f"{subject}: the encoder belongs to another GPUDevice than the context")
+    require(engine.has_made(encoder), f"{subject}: the encoder belongs to another GPUDevice than the context")
 
 
 def check_timestamps(engine: WebGpuDevice, subject: str, timestamps: Any) -> None:
@@ -335,7 +335,7 @@ def check_timestamps(engine: WebGpuDevice, subject: str, timestamps: Any) -> Non
         f"{short_repr(timestamps)}",
     )
     queries = timestamps["query_set"]
-    is_own = isinstance(queries, engine.wgpu.GPUQuerySet) and queries._device is engine.device
+    is_own = isinstance(queries, engine.wgpu.GPUQuerySet) and engine.has_made(queries)
     require(is_own, f"{subject}: query_set must be a GPUQuerySet of the context's device, got {type(queries).__name__}")
     require(engine.has_timestamps, f"{subject}: the device was requested without the feature 'timestamp-query'")
     for name in ends & set(timestamps):
