@@ -79,7 +79,7 @@ class GraphSession:
         return Counter(f"{p.how} on {p.device}" for p in version.check_alive().placements)
 
     def origin(self) -> str:
-        """What is used of the file, in a line."""
+        """The origin of the graph, with what is used of the file; "" if it was not loaded from one."""
         state = state_of(self.graph)
         return "" if state.origin is None else state.origin(state)
 

@@ -77,7 +77,7 @@ class Texels:
         numbers = {name: _numbers(subject, name, value, count) for name, value in {"mean": mean, "std": std}.items()}
         require(all(numbers["std"]), f"{subject}: std must not be 0, got {short_repr(std)}")
         texels = cls(desc, layout, channels, numbers["mean"], numbers["std"])
-        batch, depth, _, _ = texels._sizes
+        batch, depth, _, _ = texels.sizes
         kept = "[1, channels, height, width]" if layout == "nchw" else "[1, height, width, channels]"
         require(
             len(desc.shape) in (2, 3, 4) and batch == 1 and depth == count,
@@ -87,7 +87,7 @@ class Texels:
         return texels
 
     @property
-    def _sizes(self) -> tuple[int, int, int, int]:
+    def sizes(self) -> tuple[int, int, int, int]:
         """Batch, channels, height and width."""
         shape = tuple(self.desc.shape)
         if len(shape) == 2:
@@ -99,7 +99,7 @@ class Texels:
     @property
     def size(self) -> tuple[int, int]:
         """Width and height."""
-        _, _, height, width = self._sizes
+        _, _, height, width = self.sizes
         return width, height
 
     # WGSL ------------------------------------------------------------------------------------------------------------
@@ -178,13 +178,13 @@ fn draw(@builtin(position) at: vec4f) -> @location(0) vec4f {{
         )
 
     def _position_of_index(self) -> str:
-        _, depth, height, width = self._sizes
+        _, depth, height, width = self.sizes
         if self.layout == "nchw":
             return f"let x = i % {width}u; let y = i / {width}u % {height}u; let c = i / {width * height}u;"
         return f"let c = i % {depth}u; let x = i / {depth}u % {width}u; let y = i / {depth * width}u;"
 
     def _index_of_position(self) -> str:
-        _, depth, height, width = self._sizes
+        _, depth, height, width = self.sizes
         return f"(c * {height}u + y) * {width}u + x" if self.layout == "nchw" else f"(y * {width}u + x) * {depth}u + c"
 
 
