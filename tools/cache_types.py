@@ -18,7 +18,7 @@ from opweave.chat import GGUF, Decoder, Model
 from opweave.chat.model import CacheType
 
 ROOT = Path(__file__).parent.parent
-START, END = "<!-- cache types, made by tools/cache_types.py --write -->\n", "\n<!-- end of cache types -->"
+START, END = "<!-- cache types, made by tools/cache_types.py --write -->\n", "<!-- end of cache types -->"
 
 
 def logits(model: Model, context: ow.MLContext, tokens: list[int], cache: CacheType) -> tuple[np.ndarray, int]:
@@ -59,7 +59,7 @@ def main() -> None:
         page = ROOT / "docs" / "chat.md"
         before, _, rest = page.read_text().partition(START)
         _, _, after = rest.partition(END)
-        page.write_text(before + START + text + END + after)
+        page.write_text(f"{before}{START}{text}\n{END}{after}")
 
 
 if __name__ == "__main__":
