@@ -575,7 +575,7 @@ def test_names_need_no_pytorch() -> None:
     assert "torch" in done.stdout.splitlines()[1]
 
 
-@pytest.mark.parametrize("name", ["", ".module", ".registry", ".tensors"])
+@pytest.mark.parametrize("name", ["", ".custom", ".module", ".registry", ".tensors"])
 def test_examples(name: str) -> None:
     module = import_module(f"opweave.pytorch{name}")
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import opweave as ow
+from opweave.pytorch import onnx_translations
 from opweave.pytorch.dynamo import compile_graph
 
 
@@ -90,3 +92,37 @@ def test_an_operation_with_several_results_and_optional_operands() -> None:
         normalize(image, scale, groups=2), nn.functional.group_norm(image, 2, scale), atol=1e-5, rtol=1e-5
     )
     torch.library.opcheck(normalize, (image, scale), {"groups": 2}, test_utils=("test_schema", "test_faketensor"))
+
+
+class ManyOperators(nn.Module):  # type: ignore[misc]
+    """Operators of operations with attributes by position and by name, several results, and operands that may be left out."""
+
+    def __init__(self, snake: Any, top: Any, normalize: Any) -> None:
+        super().__init__()
+        self.linear, self.snake, self.top, self.normalize = nn.Linear(4, 4), snake, top, normalize
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = self.snake(self.linear(x), alpha=2.0) + self.snake(x)
+        values, positions = self.top(y, 2, largest=False)
+        return self.normalize(y.reshape(-1, 4, 1, 1), groups=2, epsilon=1e-3), values, positions
+
+
+def test_operators_of_operations_are_nodes_of_onnx_models(tmp_path: Any) -> None:
+    """A custom operation that is declared once runs in eager PyTorch, in an exported program, and in an ONNX model."""
+    module = ManyOperators(
+        ow.as_torch_op(snake, "opweave_onnx::snake"),
+        ow.as_torch_op(ow.composites.top_k, "opweave_onnx::top_k", outputs=2),
+        ow.as_torch_op(ow.composites.group_normalization, "opweave_onnx::group_norm"),
+    )
+    module = module.eval().requires_grad_(False)
+    path, x = tmp_path / "model.onnx", torch.randn(5, 4)
+    program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    torch.onnx.export(program, (), path, dynamo=True, verbose=False, custom_translation_table=onnx_translations())
+    session = ow.InferenceSession(path)
+    compiled = ow.from_torch(program, fallback="error")
+    for rows in (3, 7):
+        y = torch.randn(rows, 4)
+        results = session.run(None, {session.get_inputs()[0].name: y.numpy()})
+        for result, converted, expected in zip(results, compiled(y), module(y), strict=True):
+            np.testing.assert_allclose(result, expected.numpy(), atol=1e-5)
+            torch.testing.assert_close(converted, expected, atol=1e-5, rtol=1e-5)

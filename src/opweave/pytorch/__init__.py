@@ -13,6 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .custom import onnx_translations as onnx_translations
 from .module import CompiledModule as CompiledModule, from_torch as from_torch
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 _HOMES = {"AtenCall": ".registry", "FallbackCall": ".convert", "NotConvertible": ".registry", "converts": ".registry"}
 """Names that need PyTorch -> their modules."""
 
-__all__ = ["AtenCall", "CompiledModule", "FallbackCall", "NotConvertible", "converts", "from_torch"]
+__all__ = [
+    "AtenCall", "CompiledModule", "FallbackCall", "NotConvertible", "converts", "from_torch", "onnx_translations",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -21,6 +21,10 @@ _SCHEMA_TYPES = {
     "Sequence[float]": "float[]",
 }
 """Annotation of an attribute -> its type in a schema of PyTorch."""
+
+
+_AS_TORCH: dict[str, tuple[Op[..., Any], int]] = {}
+"""Name of an operator that `as_torch_op` made -> its operation, and the number of its results."""
 
 
 def register_torch(name: str, op: Op[..., Any], *, attributes: Mapping[str, str] | None = None) -> None:
@@ -102,7 +106,9 @@ def as_torch_op(op: Op[..., Any], name: str | None = None, *, outputs: int = 1) 
     """Make an operation callable on PyTorch's tensors, and part of programs that PyTorch captures.
 
     The result is an operator of `torch.library`: `torch.export` and `torch.compile` keep it whole, with shapes from the
-    operation's own rule, and `from_torch` converts it to the operation. It has no gradient.
+    operation's own rule, and `from_torch` converts it to the operation. `torch.onnx.export` writes it as a node of the
+    operator's library (`opweave.pytorch.onnx_translations`), which `InferenceSession` computes by the operation. It has no
+    gradient.
 
     Args:
         op: the operation; its attributes are numbers, strings, and sequences of numbers.
@@ -125,6 +131,8 @@ def as_torch_op(op: Op[..., Any], name: str | None = None, *, outputs: int = 1) 
     >>> operator(torch.ones(2), factor=3.0)
     tensor([3., 3.])
     """
+    from ..onnx.convert.register import register_onnx
+
     subject = "as_torch_op"
     _check_operation(subject, "the operator", op)
     full_name = f"opweave::{op.name}" if name is None else name
@@ -134,6 +142,8 @@ def as_torch_op(op: Op[..., Any], name: str | None = None, *, outputs: int = 1) 
     import torch
 
     register_torch(full_name, op)
+    register_onnx(*full_name.split("::"), op)
+    _AS_TORCH[full_name] = op, outputs
 
     def compute(*values: Any, **keywords: Any) -> Any:
         arrays = [_array_of(value) for value in values]
@@ -146,6 +156,89 @@ def as_torch_op(op: Op[..., Any], name: str | None = None, *, outputs: int = 1) 
     operator = torch.library.custom_op(full_name, compute, mutates_args=(), schema=schema)
     operator.register_fake(infer)
     return operator
+
+
+def onnx_translations() -> dict[Any, Callable[..., Any]]:
+    """Return the translations to ONNX of all operators that `as_torch_op` has made, for `torch.onnx.export`.
+
+    An operator "mylib::snake" becomes a node "snake" of the domain "mylib", with the operation's attributes. Sessions of
+    Opweave compute it by the operation: in another process, after `register_onnx("mylib", "snake", op)`. Other runtimes do not
+    know it; `opweave.onnx.save(compiled.graph)` writes a module with ONNX's own operators.
+
+    Returns:
+        The operators, and functions of onnxscript: `torch.onnx.export(…, custom_translation_table=onnx_translations())`.
+
+    Raises:
+        MissingExtraError: PyTorch or onnxscript is not installed.
+
+    >>> import opweave as ow
+    >>> from opweave.pytorch import onnx_translations
+    >>> @ow.expression
+    ... def halved(x, *, times: int = 1):
+    ...     return x * 0.5**times
+    >>> operator = ow.as_torch_op(halved, "example::halved")
+    >>> [str(operator) for operator in onnx_translations() if "halved" in str(operator)]
+    ['example.halved.default']
+    """
+    import_extra("torch", "", "onnx_translations")
+    import_extra("onnxscript", "", "onnx_translations")
+    import torch
+
+    return {
+        attrgetter(f"{name.replace('::', '.')}.default")(torch.ops): _translation(name, op, outputs)
+        for name, (op, outputs) in _AS_TORCH.items()
+    }
+
+
+def _translation(name: str, op: Op[..., Any], outputs: int) -> Callable[..., Any]:
+    """A function that adds a node for an operator to a model of onnxscript."""
+    from onnx.defs import OpSchema
+    from onnxscript.values import Op as OnnxOperator, Opset
+
+    domain, op_type = name.split("::")
+    numbers = {"int": int, "float": float, "bool": int, "str": str, "int[]": Sequence[int], "float[]": Sequence[float]}
+    kinds = {int: "INT", float: "FLOAT", str: "STRING", Sequence[int]: "INTS", Sequence[float]: "FLOATS"}
+    tensors = [f"tensor({kind})" for kind in _ONNX_TYPES]
+    inputs, attributes, parameters, constraints = [], [], [], []
+    for own, parameter in op.parameters.items():
+        if own == "label":
+            continue
+        option = {"default": parameter.default} if parameter.default is not inspect.Parameter.empty else {}
+        if own in op.operands:
+            kind = OpSchema.FormalParameterOption.Optional if option else OpSchema.FormalParameterOption.Single
+            inputs.append(OpSchema.FormalParameter(own, f"T_{own}", param_option=kind))
+            constraints.append((f"T_{own}", tensors, ""))
+            annotation = inspect.Parameter.empty
+        else:
+            annotation = numbers[_schema_type(op, own)]
+            kind = getattr(OpSchema.AttrType, kinds[annotation])
+            attributes.append(OpSchema.Attribute(own, kind, "", required=not option))
+        parameters.append(inspect.Parameter(own, parameter.kind, annotation=annotation, **option))
+    results = [OpSchema.FormalParameter(f"y{k}", f"T_y{k}") for k in range(outputs)]
+    constraints += [(f"T_y{k}", tensors, "") for k in range(outputs)]
+    schema = OpSchema(
+        op_type, domain, 1, inputs=inputs, outputs=results, type_constraints=constraints, attributes=attributes
+    )
+    node = OnnxOperator(Opset(domain, 1), op_type, schema)
+
+    signature = inspect.Signature(parameters)
+
+    def translate(*arguments: Any, **keywords: Any) -> Any:
+        values = signature.bind(*arguments, **keywords).arguments
+        chosen = {key: value for key, value in values.items() if key not in op.operands and value is not None}
+        flags = {key: int(value) for key, value in chosen.items() if isinstance(value, bool)}
+        return node(*(values.get(own) for own in op.operands), **chosen | flags)
+
+    translate.__name__ = op_type
+    translate.__signature__ = signature  # type: ignore[attr-defined]
+    translate.__annotations__ = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
+    return translate
+
+
+_ONNX_TYPES = (
+    "float", "float16", "bfloat16", "double", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool",
+)  # fmt: skip
+"""ONNX's types of elements that operations may take."""
 
 
 def _map(function: Callable[[Any], Any], results: Any) -> Any:
@@ -187,15 +280,7 @@ def _schema_of(op: Op[..., Any], outputs: int) -> str:
         if name in op.operands:
             kind = "Tensor?" if is_optional or parameter.default is None else "Tensor"
         else:
-            plain = annotation.removesuffix("| None").strip()
-            # Numbers and strings to choose from, and aliases of such types, have defaults.
-            plain = "str" if plain.startswith("Literal['") or isinstance(parameter.default, str) else plain
-            if plain not in _SCHEMA_TYPES:
-                raise NotSupportedError(
-                    f"{refused} has the attribute {name!r} of type {annotation or 'unknown'}, and operators take "
-                    f"{', '.join(_SCHEMA_TYPES)}"
-                )
-            kind = _SCHEMA_TYPES[plain] + ("?" if is_optional else "")
+            kind = _schema_type(op, name) + ("?" if is_optional else "")
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not is_keyword:
             parts.append("*")
             is_keyword = True
@@ -203,6 +288,21 @@ def _schema_of(op: Op[..., Any], outputs: int) -> str:
         parts.append(f"{kind} {name}{default}")
     results = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
     return f"({', '.join(parts)}) -> {results}"
+
+
+def _schema_type(op: Op[..., Any], name: str) -> str:
+    """The type of an attribute in a schema of PyTorch, without whether it may be left out."""
+    parameter = op.parameters[name]
+    annotation = str(parameter.annotation)
+    plain = annotation.removesuffix("| None").strip()
+    # Numbers and strings to choose from, and aliases of such types, have defaults.
+    plain = "str" if plain.startswith("Literal['") or isinstance(parameter.default, str) else plain
+    if plain not in _SCHEMA_TYPES:
+        raise NotSupportedError(
+            f"as_torch_op: {op.name} has the attribute {name!r} of type {annotation or 'unknown'}, and operators take "
+            f"{', '.join(_SCHEMA_TYPES)}"
+        )
+    return _SCHEMA_TYPES[plain]
 
 
 def _literal(value: Any) -> str:
