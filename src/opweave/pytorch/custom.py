@@ -142,7 +142,8 @@ def as_torch_op(op: Op[..., Any], name: str | None = None, *, outputs: int = 1) 
     import torch
 
     register_torch(full_name, op)
-    register_onnx(*full_name.split("::"), op)
+    domain, _, op_type = full_name.partition("::")
+    register_onnx(domain, op_type, op)
     _AS_TORCH[full_name] = op, outputs
 
     def compute(*values: Any, **keywords: Any) -> Any:
@@ -208,7 +209,7 @@ def _translation(name: str, op: Op[..., Any], outputs: int) -> Callable[..., Any
             kind = OpSchema.FormalParameterOption.Optional if option else OpSchema.FormalParameterOption.Single
             inputs.append(OpSchema.FormalParameter(own, f"T_{own}", param_option=kind))
             constraints.append((f"T_{own}", tensors, ""))
-            annotation = inspect.Parameter.empty
+            annotation: Any = inspect.Parameter.empty
         else:
             annotation = numbers[_schema_type(op, own)]
             kind = getattr(OpSchema.AttrType, kinds[annotation])
