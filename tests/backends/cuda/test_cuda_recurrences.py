@@ -35,3 +35,16 @@ def test_float16() -> None:
     values = context.compute(graph, {f"x{k}": o for k, o in enumerate(operands)})
     assert values["last"].dtype == np.float16
     assert_close(list(values.values()), loop(numpy_smooth, 1, (), operands), 1e-2)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("name", ["smooth", "scan", "broadcast"])
+def test_linear_steps_in_chunks(name: str, direction: str) -> None:
+    op, step, states, constants, operands_of = CASES[name]
+    operands = operands_of(96)
+    context = cuda_context()
+    builder = ow.MLGraphBuilder(context)
+    inputs = [builder.input(f"x{k}", o.dtype.name, list(o.shape)) for k, o in enumerate(operands)]
+    graph = builder.build({f"y{k}": y for k, y in enumerate(op(*inputs, direction=direction))}, fallback="error")
+    values = list(context.compute(graph, {f"x{k}": o for k, o in enumerate(operands)}).values())
+    assert_close(values, loop(step, states, constants, operands, direction=direction), 2e-3)

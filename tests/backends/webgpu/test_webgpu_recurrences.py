@@ -123,3 +123,26 @@ def test_long_sequences_take_several_kernels(monkeypatch: pytest.MonkeyPatch, co
         results, _ = run(context, op, operands, direction="backward")
         assert_close(results, loop(step, states, constants, operands, direction="backward"))
     repetition.recurrent_form.cache_clear()
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("name", ["smooth", "scan", "delta", "fibonacci"])
+def test_linear_steps_run_in_chunks(
+    name: str, direction: str, monkeypatch: pytest.MonkeyPatch, context: ow.MLContext
+) -> None:
+    """Steps of few elements keep few processors busy; delta is not linear, and fibonacci has integers."""
+    counts = []
+    run_in_chunks = repetition._run_in_chunks
+
+    def counted(recurrence: Any, parts: Any, count: int, *rest: Any) -> Any:
+        counts.append(count)
+        return run_in_chunks(recurrence, parts, count, *rest)
+
+    monkeypatch.setattr(repetition, "_run_in_chunks", counted)
+    repetition.recurrent_form.cache_clear()
+    op, step, states, constants, operands_of = CASES[name]
+    operands = operands_of(96)
+    results, _ = run(context, op, operands, direction=direction)
+    assert_close(results, loop(step, states, constants, operands, direction=direction), 2e-3)
+    assert set(counts) == ({6} if name in ("smooth", "scan") else set())
+    repetition.recurrent_form.cache_clear()

@@ -2,7 +2,7 @@
 
 A workgroup runs all steps for some rows: parts of a state that do not depend on each other (`expr.recurrent_step`). It keeps
 states in registers if steps are element-wise, else in workgroup memory. Sums that several elements of a row need are computed
-once, in parts if they would keep few invocations busy.
+once, in parts if they would keep few invocations busy. Linear steps of few elements run in chunks of time (`expr.prefix`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ....expr.array import Traced
 from ....expr.gpu import Features, Local, Workgroups
 from ....expr.gpu.statements import Fill, Write
 from ....expr.ir import Cast, Const, Expr, Index, Input, Load, Output, Reduce, Stored, walk
+from ....expr.prefix import ChunkedRecurrence, chunked
 from ....expr.recurrence import Recurrence
 from ....expr.recurrent_step import divide_step, rows_of
 from ....expr.reductions import COMBINE, split
@@ -43,6 +44,15 @@ MAX_ELEMENTS = 4096
 
 MAX_PARTS = 8
 """The largest number of parts of a sum: every invocation that needs the sum adds the parts."""
+
+ELEMENTS_OF_UNIT = 512
+"""Elements of a state for each unit of the device that keep it busy: a quarter of the threads of a unit. An estimate."""
+
+MIN_CHUNK = 16
+"""The smallest number of steps of a chunk. An estimate: more chunks are combined one after the other."""
+
+MIN_CHUNKS = 4
+"""The smallest number of chunks: they read their sequences twice. An estimate."""
 
 MIN_WIDTH = 32
 """The smallest number of invocations of a workgroup with element-wise steps: a warp of most GPUs."""
@@ -88,12 +98,62 @@ def _check_types(recurrence: Recurrence) -> None:
 
 
 def _run(recurrence: Recurrence, operands: Sequence[Input], stages: Stages) -> list[Traced]:
-    """Add the kernels of a recurrence, several if one would exceed `max_iterations`, and return the results."""
-    features = stages.features
+    """Add the kernels of a recurrence, in chunks of time if a step has few elements, and return the results."""
+    count = _chunk_count(recurrence, operands, stages.features)
+    parts = chunked(recurrence, count) if count > 1 else None
+    if parts is not None:
+        before = len(stages.stages)
+        try:
+            return _run_in_chunks(recurrence, parts, count, operands, stages)
+        except NotSupportedError:  # too many buffers, or too much memory
+            del stages.stages[before:]
     descs = [operand.desc for operand in operands]
-    length, count = int(recurrence.length_for(descs)), recurrence.states
     results = [stages.array(desc.data_type, desc.shape) for desc in recurrence.results_for(descs)]
-    states = list(operands[:count])
+    _run_steps(recurrence, operands, results, int(recurrence.length_for(descs)), stages, "the steps")
+    return list(map(of_input, results))
+
+
+def _chunk_count(recurrence: Recurrence, operands: Sequence[Input], features: Features) -> int:
+    """The number of chunks of time that keep the device busy, a divisor of the number of steps."""
+    length = int(recurrence.length_for([operand.desc for operand in operands]))
+    elements = max((source.desc.element_count for source in recurrence.step.inputs[: recurrence.states]), default=0)
+    most = min(features.units * ELEMENTS_OF_UNIT // max(elements, 1), length // MIN_CHUNK)
+    return next((count for count in range(most, MIN_CHUNKS - 1, -1) if length % count == 0), 1)
+
+
+def _run_in_chunks(
+    recurrence: Recurrence, parts: ChunkedRecurrence, count: int, operands: Sequence[Input], stages: Stages
+) -> list[Traced]:
+    """Add the kernels of a linear recurrence in `count` chunks of time."""
+    states, others = recurrence.states, operands[recurrence.states :]
+    descs = [operand.desc for operand in operands]
+    results = [stages.array(desc.data_type, desc.shape) for desc in recurrence.results_for(descs)]
+
+    def arrays_of(part: Recurrence) -> list[Input]:
+        """Arrays for the last states of a part."""
+        return [stages.array(source.desc.data_type, source.desc.shape) for source in part.step.inputs[: part.states]]
+
+    size = int(recurrence.length_for(descs)) // count
+    units: list[Const] = [Const(1.0, "float32")] * states + [Const(0.0, "float32")] * states
+    factors, first, last = arrays_of(parts.factors), arrays_of(parts.steps), arrays_of(parts.steps)
+    _run_steps(parts.factors, [*units, *others], factors, size, stages, "the factors and sums of chunks")
+    combined = [*results[:states], *first]
+    _run_steps(parts.combine, [*operands[:states], *factors], combined, count, stages, "the states before chunks")
+    _run_steps(parts.steps, [*first, *others], [*last, *results[states:]], size, stages, "the steps")
+    return list(map(of_input, results))
+
+
+def _run_steps(
+    recurrence: Recurrence,
+    operands: Sequence[Input | Const],
+    results: Sequence[Input],
+    length: int,
+    stages: Stages,
+    title: str,
+) -> None:
+    """Add the kernels of all steps, several if one would exceed `max_iterations`; states may begin with a constant."""
+    features, count = stages.features, recurrence.states
+    states: Sequence[Input | Const] = list(operands[:count])
     whole = _fitting(recurrence, operands, states, results, features, length)
     steps = length
     if whole.iterations(features) > features.max_iterations:
@@ -107,15 +167,14 @@ def _run(recurrence: Recurrence, operands: Sequence[Input], stages: Stages) -> l
         program = _fitting(recurrence, operands, states, [*last, *results[count:]], features, length, start, end)
         if program.iterations(features) > features.max_iterations:
             raise NotSupportedError("a step repeats loops too often for this device")
-        stages.add(program, program.targets[0], "the steps" if steps == length else f"steps {start} to {end}")
+        stages.add(program, program.targets[0], title if steps == length else f"{title}, {start} to {end}")
         states = last
-    return list(map(of_input, results))
 
 
 def _fitting(
     recurrence: Recurrence,
-    operands: Sequence[Input],
-    states: Sequence[Input],
+    operands: Sequence[Input | Const],
+    states: Sequence[Input | Const],
     results: Sequence[Input],
     features: Features,
     length: int,
@@ -144,7 +203,7 @@ class _RepeatedStep:
     def __init__(
         self,
         recurrence: Recurrence,
-        operands: Sequence[Input],
+        operands: Sequence[Input | Const],
         results: Sequence[Input],
         features: Features,
         tile: int,
@@ -245,7 +304,9 @@ class _RepeatedStep:
         first = divided.first
         for source, operand, local in zip(first.inputs, self.operands, self.states, strict=False):
             tile, rest = self._variables(source)
-            self._fill(local, (tile, *rest), self._as_kept(Load(operand, self._position(source, tile, rest)), source))
+            at = self._position(source, tile, rest)
+            value: Expr = operand if isinstance(operand, Const) else Load(operand, at)
+            self._fill(local, (tile, *rest), self._as_kept(value, source))
         with program.repeat(end - start) as number:
             self.time = ir.call("add", number.body, Const(start, "index"))
             for stored in first.stored:
@@ -318,7 +379,9 @@ class _RepeatedStep:
                 number = inputs[node.source]
                 along = self.recurrence.inputs[number - count]
                 at = parts if along is None else self._at_time(parts, along.axis, along.backward)
-                done[node] = Load(self.operands[number], at)
+                operand = self.operands[number]
+                assert isinstance(operand, Input)
+                done[node] = Load(operand, at if along is None else self._joined(operand, at, along.axis))
         return done[array.body]
 
     @staticmethod
@@ -346,7 +409,14 @@ class _RepeatedStep:
         tile, rest = self._variables(output)
         body = self._shared(self._localised(output, tile, rest), (tile, *rest))
         at = self._at_time(self._position(output, tile, rest), along.axis, along.backward)
-        self._add_write(target, (tile, *rest), at, body)
+        self._add_write(target, (tile, *rest), self._joined(target, at, along.axis), body)
+
+    def _joined(self, sequence: Input, at: tuple[Expr, ...], axis: int) -> tuple[Expr, ...]:
+        """The position in a sequence whose axis of time is, in the step, an axis of chunks before that of time."""
+        if len(at) == sequence.desc.rank:
+            return at
+        start = ir.call("mul", at[axis - 1], Const(self.length, "index"))
+        return (*at[: axis - 1], ir.call("add", start, at[axis]), *at[axis + 1 :])
 
     def _store(self, stored: Stored) -> None:
         """Compute an array that the step stores."""

@@ -1,0 +1,237 @@
+"""Linear recurrences in chunks of time, so that devices with many processors are busy although a step has few elements.
+
+The step of a linear recurrence is h = a h + b, element by element, where a and b do not depend on h. The steps of a chunk of
+time together are one such step: first, all chunks compute their factor and their sum at the same time; then these are combined
+from chunk to chunk, which gives each chunk the state before its first step; last, all chunks run the steps.
+
+The factors of a chunk may overflow, so that 0 times a factor is 0 in the second part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..core.graph import Desc
+from .array import axes_of, positions_of
+from .ir import Call, Const, Expr, Formula, Input, Load, Output, call, is_aligned, unify, walk
+from .recurrence import Along, Recurrence
+
+
+@dataclass(frozen=True, eq=False)
+class LinearForm:
+    """A value as a function of the element of a state: factor * state + rest; None for a factor or a rest of 0."""
+
+    factor: Expr | None
+    rest: Expr | None
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkedRecurrence:
+    """The parts of a linear recurrence in chunks.
+
+    Attributes:
+        factors: for all chunks, from states of 1 and 0: the factors and the sums. Its inputs are those of `steps`.
+        combine: over the chunks, from the first states, with sequences of factors and of sums along axis 0: the last states,
+            and the states before each chunk.
+        steps: for all chunks, from the states before each: the states after each chunk, and the outputs.
+    """
+
+    factors: Recurrence
+    combine: Recurrence
+    steps: Recurrence
+
+
+def chunked(recurrence: Recurrence, count: int) -> ChunkedRecurrence | None:
+    """A recurrence in `count` chunks; None if it is not linear in states of float32.
+
+    States of the parts have a first axis of chunks, sequences this axis before that of time.
+
+    >>> from .tracing import trace
+    >>> step = trace(lambda h, x: (h + (x - h) * 0.5, h), "low", [Desc("float32", (3,))] * 2)
+    >>> parts = chunked(Recurrence(step, 1, (Along(0),), (Along(0),)), 4)
+    >>> print(*parts.steps.results_for([Desc("float32", (4, 3)), Desc("float32", (4, 100, 3))]))
+    float32[4, 3] float32[4, 100, 3]
+    >>> print(parts.factors.step)
+    low(x0: float32[4, 3], x1: float32[4, 3], x2: float32[4, 3]) -> (y0: float32[4, 3], y1: float32[4, 3]):
+      y0[i, j] = x0[i, j] * (1 - 0.5)
+      y1[i, j] = x1[i, j] * (1 - 0.5) + x2[i, j] * 0.5
+    """
+    step, states = recurrence.step, recurrence.states
+    is_backward = {along.backward for along in (*recurrence.inputs, *recurrence.outputs) if along is not None}
+    if not states or step.stored or step.checks or len(is_backward) != 1:
+        return None
+    own, outputs = step.inputs[:states], step.outputs[:states]
+    if any(source.desc.data_type != "float32" for source in own):
+        return None
+    forms = []
+    for source, output in zip(own, outputs, strict=True):
+        form = _linear_form(output.body, source, set(own))
+        if form is None or form.factor is None:
+            return None
+        forms.append(form)
+    factors = _recurrence_of_factors(recurrence, forms)
+    return ChunkedRecurrence(
+        _with_axis(factors, count),
+        _combination(recurrence, is_backward.pop()),
+        _with_axis(recurrence, count),
+    )
+
+
+def _linear_form(body: Expr, state: Input, states: set[Input]) -> LinearForm | None:
+    """A new state as a function of the old one; None if it is not linear, or reads other elements or states."""
+    reads: dict[Expr, bool] = {}
+    for node in walk(body):
+        own = isinstance(node, Load) and node.source in states
+        reads[node] = own or any(reads[part] for part in node.parts)
+    forms: dict[Expr, LinearForm | None] = {}
+
+    def parts_of(node: Expr) -> tuple[Expr, ...]:
+        return node.parts if reads[node] and not isinstance(node, Load) else ()
+
+    for node in walk(body, enter=parts_of):
+        if not reads[node]:
+            forms[node] = LinearForm(None, node)
+        elif isinstance(node, Load):
+            is_own = node.source is state and is_aligned(node)
+            forms[node] = LinearForm(Const(1.0, "float32"), None) if is_own else None
+        else:
+            parts = [forms[part] for part in node.parts]
+            is_known = isinstance(node, Call) and node.type == "float32" and None not in parts
+            forms[node] = _form_of_call(node, [part for part in parts if part is not None]) if is_known else None
+    return forms[body]
+
+
+def _form_of_call(node: Expr, parts: list[LinearForm]) -> LinearForm | None:
+    assert isinstance(node, Call)
+    if node.name in ("add", "sub"):
+        a, b = parts
+        if node.name == "sub":
+            b = LinearForm(_negative(b.factor), _negative(b.rest))
+        return LinearForm(_sum(a.factor, b.factor), _sum(a.rest, b.rest))
+    if node.name == "neg":
+        return LinearForm(_negative(parts[0].factor), _negative(parts[0].rest))
+    if node.name == "mul":
+        a, b = parts if parts[1].factor is None else parts[::-1]
+        return None if b.factor is not None or b.rest is None else _scaled(a, lambda x: _times(x, b.rest))
+    if node.name == "div" and parts[1].factor is None and (divisor := parts[1].rest) is not None:
+        return _scaled(parts[0], lambda x: call("div", x, divisor))
+    return None
+
+
+def _scaled(form: LinearForm, scale: Callable[[Expr], Expr]) -> LinearForm:
+    return LinearForm(*(None if part is None else scale(part) for part in (form.factor, form.rest)))
+
+
+def _negative(a: Expr | None) -> Expr | None:
+    return None if a is None else call("neg", a)
+
+
+def _sum(a: Expr | None, b: Expr | None) -> Expr | None:
+    if a is None or b is None:
+        return b if a is None else a
+    if isinstance(b, Call) and b.name == "neg":
+        return call("sub", a, b.parts[0])
+    return call("add", a, b)
+
+
+def _times(a: Expr, b: Expr | None) -> Expr:
+    assert b is not None
+    return b if isinstance(a, Const) and a.value == 1 else call("mul", a, b)
+
+
+def _recurrence_of_factors(recurrence: Recurrence, forms: list[LinearForm]) -> Recurrence:
+    """The recurrence over the factors and sums of all states."""
+    step, states = recurrence.step, recurrence.states
+    descs = [source.desc for source in step.inputs[:states]]
+    own = [Input(k, desc) for k, desc in enumerate([*descs, *descs])]
+    others = [Input(2 * states + k, source.desc, source.name) for k, source in enumerate(step.inputs[states:])]
+    replaced = dict(zip(step.inputs[states:], others, strict=True))
+    outputs: list[Output] = []
+    for number, (form, desc) in enumerate(zip([*forms, *forms], [*descs, *descs], strict=True)):
+        at = Load(own[number], positions_of(desc.shape))
+        body = at if form.factor is None else _times_or_self(at, form.factor)
+        if number >= states and form.rest is not None:
+            body = call("add", body, form.rest)
+        outputs.append(Output(axes_of(desc.shape), _with_sources(body, replaced)))
+    bodies = unify(*(output.body for output in outputs))
+    formula = Formula(
+        step.name,
+        (*own, *others),
+        tuple(Output(output.axes, body) for output, body in zip(outputs, bodies, strict=True)),
+    )
+    return Recurrence(formula, 2 * states, recurrence.inputs, ())
+
+
+def _times_or_self(at: Expr, factor: Expr) -> Expr:
+    return at if isinstance(factor, Const) and factor.value == 1 else call("mul", at, factor)
+
+
+def _with_sources(body: Expr, replaced: dict[Input, Input]) -> Expr:
+    done: dict[Expr, Expr] = {}
+    for node in walk(body):
+        parts = tuple(done[part] for part in node.parts)
+        is_replaced = isinstance(node, Load) and node.source in replaced
+        done[node] = Load(replaced[node.source], parts) if is_replaced else node.rebuild(parts)  # type: ignore[attr-defined]
+    return done[body]
+
+
+def _combination(recurrence: Recurrence, is_backward: bool) -> Recurrence:
+    """The recurrence over chunks: states, then sequences of factors and sums; it gives the states before each chunk."""
+    states = recurrence.states
+    descs = [source.desc for source in recurrence.step.inputs[:states]]
+    inputs = [Input(k, desc) for k, desc in enumerate([*descs, *descs, *descs])]
+    new, before = [], []
+    for number, desc in enumerate(descs):
+        at = positions_of(desc.shape)
+        h, a, b = (Load(inputs[number + k * states], at) for k in range(3))
+        zero = Const(0.0, "float32")
+        product = call("where", call("equal", h, zero), zero, call("mul", h, a))
+        new.append(Output(axes_of(desc.shape), call("add", product, b)))
+        before.append(Output(axes_of(desc.shape), h))
+    formula = Formula(f"{recurrence.name} over chunks", tuple(inputs), (*new, *before))
+    along = Along(0, is_backward)
+    return Recurrence(formula, states, (along,) * (2 * states), (along,) * states)
+
+
+def _with_axis(recurrence: Recurrence, count: int) -> Recurrence:
+    """A recurrence that runs `count` times, independently: a first axis of states, and an axis before that of time."""
+    step, states = recurrence.step, recurrence.states
+    places: list[int | None] = [0] * states
+    places += [None if along is None else along.axis for along in recurrence.inputs]
+    inputs = tuple(
+        Input(source.number, _inserted(source.desc, place, count), source.name)
+        for source, place in zip(step.inputs, places, strict=True)
+    )
+    sources = dict(zip(step.inputs, zip(inputs, places, strict=True), strict=True))
+    targets = [0] * states + [along.axis for along in recurrence.outputs]
+    bodies: list[Expr] = []
+    shapes = []
+    for output, target in zip(step.outputs, targets, strict=True):
+        desc = _inserted(output.desc, target, count)
+        axes, at = axes_of(desc.shape), positions_of(desc.shape)
+        old = [position for k, position in enumerate(at) if k != target]
+        done: dict[Expr, Expr] = dict(zip(output.axes, old, strict=True))
+        shapes.append(axes)
+        for node in walk(output.body):
+            if node in done:
+                continue
+            parts = tuple(done[part] for part in node.parts)
+            if isinstance(node, Load) and isinstance(node.source, Input):
+                source, place = sources[node.source]
+                if place is not None:
+                    parts = (*parts[:place], at[target], *parts[place:])
+                done[node] = Load(source, parts)
+            else:
+                done[node] = node.rebuild(parts)
+        bodies.append(done[output.body])
+    formula = Formula(step.name, inputs, tuple(map(Output, shapes, unify(*bodies))))
+    moved = tuple(None if along is None else Along(along.axis + 1, along.backward) for along in recurrence.inputs)
+    outputs = tuple(Along(along.axis + 1, along.backward) for along in recurrence.outputs)
+    return Recurrence(formula, states, moved, outputs)
+
+
+def _inserted(desc: Desc, place: int | None, count: int) -> Desc:
+    if place is None:
+        return desc
+    return Desc(desc.data_type, (*desc.shape[:place], count, *desc.shape[place:]))

@@ -1,0 +1,109 @@
+"""Linear recurrences in chunks of time, against the same recurrence step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opweave import expr
+from opweave.core.graph import Desc
+from opweave.expr.prefix import chunked
+from opweave.expr.recurrence import Along, Recurrence, evaluate_recurrence
+from opweave.expr.tracing import trace
+
+RNG = np.random.default_rng(7)
+STEPS, CHUNKS = 24, 4
+SHAPE = (3, 5)
+
+
+def decays(h: Any, x: Any, w: Any) -> Any:
+    """A factor for each element, and an output that reduces the new state."""
+    new = expr.exp(-abs(x) * w) * h - x / 2
+    return new, expr.reduce_sum(new, [1])
+
+
+def follows(h: Any, x: Any, w: Any) -> Any:
+    new = h + (x - h) * 0.25
+    return new, expr.where(new * w > x, 1.0, 0.0)
+
+
+def subtracts(h: Any, x: Any, w: Any) -> Any:
+    new = x - (-h) / (1 + w * w) - h * 0.5
+    return new, h + new
+
+
+def reads_two(g: Any, h: Any, x: Any, w: Any) -> Any:
+    return g * 0.5 + x, x - h * w, g - h
+
+
+LINEAR = {function.__name__: function for function in (decays, follows, subtracts, reads_two)}
+
+
+def recurrence_of(function: Callable[..., Any], states: int, axis: int, backward: bool) -> Recurrence:
+    step = trace(function, function.__name__, [Desc("float32", SHAPE)] * (states + 2))
+    along = Along(axis, backward)
+    outputs = tuple(Along(min(axis, output.desc.rank), backward) for output in step.outputs[states:])
+    return Recurrence(step, states, (along, None), outputs)
+
+
+def run(recurrence: Recurrence, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    descs = recurrence.results_for([Desc("float32", array.shape) for array in inputs])
+    outputs = [np.empty(desc.shape, desc.data_type) for desc in descs]
+    evaluate_recurrence(recurrence, inputs, outputs)
+    return outputs
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("name", LINEAR)
+def test_chunks_give_the_results_of_all_steps(name: str, axis: int, backward: bool) -> None:
+    states = 2 if name == "reads_two" else 1
+    recurrence = recurrence_of(LINEAR[name], states, axis, backward)
+    first = [RNG.standard_normal(SHAPE).astype("float32") for _ in range(states)]
+    x = RNG.standard_normal((*SHAPE[:axis], STEPS, *SHAPE[axis:])).astype("float32")
+    w = RNG.standard_normal(SHAPE).astype("float32")
+    expected = run(recurrence, [*first, x, w])
+    parts = chunked(recurrence, CHUNKS)
+    assert parts is not None
+    divided = x.reshape(*SHAPE[:axis], CHUNKS, STEPS // CHUNKS, *SHAPE[axis:])
+    units = [np.full((CHUNKS, *SHAPE), value, "float32") for value in (1, 0) for _ in range(states)]
+    combined = run(parts.combine, [*first, *run(parts.factors, [*units, divided, w])])
+    results = [*combined[:states], *run(parts.steps, [*combined[states:], divided, w])[states:]]
+    for result, wanted in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result.reshape(wanted.shape), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda h, x, w: (h * h + x,),
+        lambda h, x, w: (expr.tanh(h) + x,),
+        lambda h, x, w: (x / h,),
+        lambda h, x, w: (expr.max(h, x),),
+        lambda h, x, w: (expr.where(h > x, h, x),),
+        lambda h, x, w: (x + expr.reduce_sum(h),),
+        lambda h, x, w: (expr.compute(SHAPE, lambda i, j: h.clamped[i + 1, j] + x[i, j]),),
+        lambda h, x, w: (x,),
+    ],
+)
+def test_other_steps_have_no_chunks(function: Any) -> None:
+    assert chunked(recurrence_of(function, 1, 0, False), CHUNKS) is None
+
+
+def test_states_that_depend_on_each_other_have_no_chunks() -> None:
+    assert chunked(recurrence_of(lambda g, h, x, w: (h, g + x), 2, 0, False), CHUNKS) is None
+
+
+def test_zero_stays_zero_although_factors_overflow() -> None:
+    recurrence = recurrence_of(lambda h, x, w: (h * 1e6 + x * 0,), 1, 0, False)
+    parts = chunked(recurrence, 2)
+    assert parts is not None
+    x = np.zeros((2, 40, *SHAPE), "float32")
+    with np.errstate(over="ignore"):
+        factors = run(parts.factors, [np.ones((2, *SHAPE), "float32"), np.zeros((2, *SHAPE), "float32"), x, x[0, 0]])
+        combined = run(parts.combine, [np.zeros(SHAPE, "float32"), *factors])
+    assert np.isinf(factors[0]).all()
+    assert not combined[0].any()
