@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import typer
 
 from .budgets import BUDGETS
-from .hot_paths import PATHS, HotPath, prepare
+from .hot_paths import GATE, PATHS, HotPath, prepare
 from .measure import ROOT, Ratio, environment
 from .page import Table
 from .rows import SCALE
@@ -109,7 +109,9 @@ def instructions(name: str, tree: Path, models: Path) -> float:
 
 def main(
     revision: Annotated[str, typer.Argument(help="A revision of this repository, or a folder with a checkout.")],
-    path: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(PATHS)}. Default: all.")] = None,
+    path: Annotated[
+        list[str] | None, typer.Option(help=f"Of {', '.join(PATHS)}. Default: all but models of the gate.")
+    ] = None,
     count: Annotated[bool, typer.Option("--instructions", help="Count instructions with Valgrind.")] = False,
 ) -> None:
     """Compare hot paths of the working tree with another revision; exits with 1 if one is slower by more than 5%."""
@@ -124,7 +126,7 @@ def main(
         prepare(models)
         trees = ROOT, other
         one_thread = [name for name, hot in PATHS.items() if hot.unit == "us"]
-        for name in path or (one_thread if count else list(PATHS)):
+        for name in path or (one_thread if count else [name for name in PATHS if name not in GATE]):
             hot: Any = PATHS[name]
             if count:
                 ours, theirs = ([instructions(name, tree, models)] for tree in trees)

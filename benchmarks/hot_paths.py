@@ -24,6 +24,9 @@ from .models import opweave
 NETS = {"squeezenet": "SqueezeNet", "shufflenet": "ShuffleNet", "inception_v2": "Inception v2"}
 """The light nets of the `onnx` package, with random weights."""
 
+GATE = {"piper": "Piper voice", "nsnet2": "NSNet2 48 kHz", "plcmos": "PLCMOS v2"}
+"""Recurrent models of the gate: paths that are measured by name alone, as their packages are downloads (`make models`)."""
+
 
 @dataclass(frozen=True)
 class HotPath:
@@ -260,6 +263,58 @@ for _name, _title in NETS.items():
         _name, f"{_title}, session.run(out=)", clock=time.perf_counter, slice=0.05, pause=PAUSE_SECONDS,
         processes=3, slices=8,
     )(_net(_name))  # fmt: skip
+
+
+def _recurrent(op: str, gates: int) -> Callable[[Path], Way]:
+    """A network over 100 steps of 4 sequences."""
+
+    def make(folder: Path) -> Way:
+        import opweave as ow
+
+        steps, batches, size = 100, 4, 64
+        generator = np.random.default_rng(0)
+        shapes = (steps, batches, size), (1, gates * size, size), (1, gates * size, size)
+        x, weight, recurrent_weight = (generator.standard_normal(shape, "float32") / 8 for shape in shapes)
+        context = ow.ml.create_context(device="cpu")
+        b = ow.MLGraphBuilder(context)
+        weights = map(b.constant, (weight, recurrent_weight))
+        results = getattr(b, op)(b.input("x", "float32", x.shape), *weights, steps, size, return_sequence=True)
+        graph = b.build({f"y{k}": result for k, result in enumerate(results)})
+        inputs = {"x": context.tensor_from(x)}
+        outputs = {
+            name: context.create_tensor(d.data_type, d.shape, readable=True) for name, d in graph.outputs.items()
+        }
+        return lambda: context.dispatch(graph, inputs, outputs)
+
+    return make
+
+
+for _name, _gates in (("gru", 3), ("lstm", 4)):
+    path(_name, f"{_name} of 100 steps, dispatch", clock=time.perf_counter, slice=0.05, pause=PAUSE_SECONDS, slices=8)(
+        _recurrent(_name, _gates)
+    )
+
+
+def _of_gate(name: str) -> Callable[[Path], Way]:
+    """A model of the gate, compiled for its first shape."""
+
+    def make(folder: Path) -> Way:
+        import opweave as ow
+        from gate import catalog
+
+        entry = catalog.entry(name)
+        with entry.path(catalog.PACKAGES) as file:
+            session = ow.InferenceSession(file, ow.ml.create_context(device="cpu"), specialise="always")
+        feed = entry.feeds({i.name: i.type for i in session.get_inputs()})[0]
+        return lambda: session.run(None, feed)
+
+    return make
+
+
+for _name, _title in GATE.items():
+    path(_name, f"{_title}, session.run()", clock=time.perf_counter, slice=0.05, pause=PAUSE_SECONDS, slices=8)(
+        _of_gate(_title)
+    )
 
 
 @path("memory", "SqueezeNet, peak memory with imports", value=True, processes=3, slices=1)
