@@ -18,6 +18,7 @@ CAMPAIGNS = {
     "contrib": "nodes",
     "bombs": "bombs",
     "gguf": "gguf_files",
+    "files": "saved_files",
     "extras": "extras",
     "graphs": "graphs",
     "graphs-openvino": "graphs",

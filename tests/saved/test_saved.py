@@ -22,6 +22,7 @@ from support.processes import run_python
 
 import opweave as ow
 from opweave import composites, memory
+from opweave.composites import control
 from opweave.context.graph import recorded_graph
 from opweave.core.bodies import Body, make_body
 from opweave.core.dtypes import INFO, numpy_type
@@ -102,7 +103,7 @@ def test_save_each_composite(op: Op[..., Any], tmp_path_factory: pytest.TempPath
 def test_every_operation_of_opweave_has_a_name_in_files() -> None:
     everything = [*Operations.listing().values(), *Operations.drafts().values()]
     everything += [op for op in vars(composites).values() if isinstance(op, Op)]
-    everything += [op for op in vars(composites.control).values() if isinstance(op, Op)]
+    everything += [op for op in vars(control).values() if isinstance(op, Op)]
     for op in everything:
         assert find_operation(reference_of(op), "file", may_import=False) is op
 
@@ -198,16 +199,14 @@ def test_save_bodies(tmp_path: Path) -> None:
     unused = Desc("int64", ())
 
     def step(b: Any, position: Any, total: Any, x: Any) -> Any:
-        chosen = composites.control.branch(
-            b, b.cast(b.reduce_max(x).greater(total), "uint8"), [x], body=inner, other=other
-        )
+        chosen = control.branch(b, b.cast(b.reduce_max(x).greater(total), "uint8"), [x], body=inner, other=other)
         return [total + b.reduce_sum(chosen[0]), chosen[0]]
 
     body = body_of(step, unused, scalar, row)
     builder = ow.MLGraphBuilder(REFERENCE)
     x = builder.input("x", "float32", [4, 3])
     zero = builder.constant("float32", 0)
-    total, rows = composites.control.loop(builder, [zero], [x], [], body=body, length=4, takes_position=True)
+    total, rows = control.loop(builder, [zero], [x], [], body=body, length=4, takes_position=True)
     graph = builder.build({"total": total, "rows": rows})
     loaded = reloaded(graph, tmp_path)
     feeds = {"x": np.random.default_rng(0).normal(size=(4, 3)).astype("float32")}
@@ -321,6 +320,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "a call in a size",
     ),
     "a huge power": (lambda m: attributes_of(m).update(axis={"real": ["**", 10, ["**", 10, 10]]}), "a power of a small"),
+    "a list for an operation": (lambda m: m["graph"]["nodes"][0].__setitem__(0, [0]), "a number below 2"),
     "an operand that follows": (lambda m: m["graph"]["nodes"][0][1].update(a=2), "a number below 2"),
     "an operand before the first": (lambda m: m["graph"]["nodes"][0][1].update(a=-1), "a number below 2"),
     "a truth value for an operand": (lambda m: m["graph"]["nodes"][0][1].update(a=True), "a number below 2"),

@@ -19,12 +19,13 @@ from ..core.dtypes import INFO, numpy_type
 from ..core.graph import Builder, Desc, Graph, Operand, check_desc, map_operands
 from ..core.operation import Op
 from ..memory.arrays import unpacked
+from ..ops.constants import computed
 from ..ops.recorder import Recorder
 from ..support.errors import NotSupportedError
 from ..support.names import short_repr
 from .container import Container, ContainerWriter
-from .operations import find_function, find_operation, reference_of
-from .values import MAX_DEPTH, Damaged, decode, decode_dimension, encode, encode_dimension
+from .operations import find_operation, reference_of
+from .values import MAX_DEPTH, Damaged, check_computed, decode, decode_dimension, encode, encode_dimension
 
 SMALL = "opweave.small"
 """The section of all small constants, one behind the other."""
@@ -229,18 +230,17 @@ class GraphReader:
             )
         for name, value in attributes.items():
             _require(name in op.attributes, f"an attribute of {op.name}", name)
-            arguments[name] = decode(value, self._body, self._array, self._function)
+            arguments[name] = decode(value, self._body, self._array)
+        if op is computed:
+            check_computed(*(arguments.get(name) for name in ("function", "arguments", "shape")))
         result = op.add(builder, (), {**arguments, "label": label})
         return (result,) if isinstance(result, Operand) else tuple(result)
 
     def _operation(self, number: Any) -> Op[..., Any]:
-        if number not in self._operations or type(number) is not int:
-            reference = _at(self._references, number)
+        reference = _at(self._references, number)
+        if number not in self._operations:
             self._operations[number] = find_operation(reference, self._path, self._may_import)
         return self._operations[number]
-
-    def _function(self, reference: str) -> Any:
-        return find_function(reference, self._path)
 
     def _body(self, entry: Any) -> Body:
         self._depth += 1

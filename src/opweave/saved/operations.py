@@ -13,7 +13,6 @@ from typing import Any
 
 from ..core.operation import Op
 from ..ops import Operations
-from ..ops.constants import HostFunction
 from ..support.errors import DataError, MLError, NotSupportedError, cause_text
 from ..support.names import short_repr
 
@@ -30,23 +29,17 @@ def standard_operations() -> dict[str, Op[..., Any]]:
     return Operations.listing() | Operations.drafts()
 
 
-def reference_of(value: Op[..., Any] | HostFunction) -> str:
-    """The name by which `find_operation` and `find_function` find an operation or function; empty if there is none.
+def reference_of(op: Op[..., Any]) -> str:
+    """The name by which `find_operation` finds an operation; empty if there is none.
 
     >>> from opweave import composites, ops
     >>> reference_of(ops.conv2d), reference_of(composites.quick_gelu)
     ('webnn:conv2d', 'opweave.composites.activation:quick_gelu')
     """
-    if isinstance(value, Op) and standard_operations().get(value.name) is value:
-        return f"{STANDARD}:{value.name}"
-    module, name = _home_of(value)
-    return f"{module}:{name}" if module in sys.modules and _attribute(sys.modules[module], name) is value else ""
-
-
-def _home_of(value: Op[..., Any] | HostFunction) -> tuple[str, str]:
-    if isinstance(value, Op):
-        return str(value.__module__), value.__qualname__
-    return str(value.function.__module__), str(value.function.__qualname__)
+    if standard_operations().get(op.name) is op:
+        return f"{STANDARD}:{op.name}"
+    module, name = str(op.__module__), op.__qualname__
+    return f"{module}:{name}" if module in sys.modules and _attribute(sys.modules[module], name) is op else ""
 
 
 def _attribute(module: Any, name: str) -> Any:
@@ -76,15 +69,6 @@ def find_operation(reference: str, path: str, may_import: bool) -> Op[..., Any]:
     value = _find(module, name, path, may_import)
     if not isinstance(value, Op) or value.__qualname__ != name:
         raise NotSupportedError(f"{path}: it needs the operation {short_repr(name)}, which the module {module} lacks")
-    return value
-
-
-def find_function(reference: str, path: str) -> HostFunction:
-    """The function of sizes that a file names, one of Opweave's own; errors as for `find_operation`."""
-    module, _, name = reference.partition(":")
-    value = _find(module, name, path, may_import=False)
-    if not isinstance(value, HostFunction):
-        raise NotSupportedError(f"{path}: it needs the function {short_repr(name)}, which the module {module} lacks")
     return value
 
 

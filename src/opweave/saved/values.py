@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..core.bodies import Body
 from ..core.reals import _FUNCTIONS as REAL_FUNCTIONS, RealSize
-from ..core.sizes import Dimension, Factor, Size, call_of
-from ..ops.constants import HostFunction
+from ..core.sizes import Dimension, Factor, Size, call_of, is_same_size
+from ..ops.constants import HostFunction, integers_from, real_numbers
 from ..support.errors import NotSupportedError
 from ..support.names import short_repr
-from .operations import reference_of
 
 MAX_DEPTH = 64
 """Maximum depth of tuples, formulas and bodies in each other."""
@@ -32,6 +32,9 @@ ARGUMENTS: Mapping[str, range] = {
     **dict.fromkeys(("max", "min", "broadcast"), range(2, 1000)),
 }
 """Numbers of arguments of a call in a size, by kind."""
+
+FUNCTIONS = {str(function): function for function in (real_numbers, integers_from)}
+"""The functions of sizes that users' graphs have; those of decompositions are in no file."""
 
 REAL_ARGUMENTS: Mapping[str, int] = {name: 1 if name.isalpha() else 2 for name in REAL_FUNCTIONS}
 
@@ -76,8 +79,8 @@ def encode(value: Any, encode_body: Callable[[Body], Any], encode_array: Callabl
         return {"body": encode_body(value)}
     if isinstance(value, np.ndarray):
         return {"array": encode_array(value)}
-    if isinstance(value, HostFunction) and (reference := reference_of(value)):
-        return {"function": reference}
+    if isinstance(value, HostFunction) and FUNCTIONS.get(str(value)) is value:
+        return {"function": str(value)}
     raise NotSupportedError(
         f"files hold numbers, texts, sizes, arrays, and tuples and dictionaries of them, got {short_repr(value)}"
     )
@@ -140,17 +143,16 @@ def decode(
     value: Any,
     decode_body: Callable[[Any], Body],
     decode_array: Callable[[Any], np.ndarray],
-    find_function: Callable[[str], HostFunction],
     depth: int = 0,
 ) -> Any:
-    """The value that `encode` has written; the functions read bodies, arrays and names of functions.
+    """The value that `encode` has written; the functions read bodies and arrays.
 
     Raises:
         Damaged: `encode` has not written it.
     """
 
     def recur(item: Any) -> Any:
-        return decode(item, decode_body, decode_array, find_function, depth + 1)
+        return decode(item, decode_body, decode_array, depth + 1)
 
     _require(depth < MAX_DEPTH, "a value that is not nested too deeply", value)
     if isinstance(value, list):
@@ -179,9 +181,29 @@ def decode(
     if kind == "array":
         return decode_array(content)
     if kind == "function":
-        _require(isinstance(content, str), "the name of a function", content)
-        return find_function(content)
+        _require(isinstance(content, str) and content in FUNCTIONS, "a function of sizes", content)
+        return FUNCTIONS[content]
     raise Damaged(f"{short_repr(kind)} is no kind of value")
+
+
+def check_computed(function: Any, arguments: Any, shape: Any) -> None:
+    """Require a call of a function of sizes that takes a short time, and gives as many elements as the shape has.
+
+    Raises:
+        Damaged: it is none.
+    """
+    _require(isinstance(arguments, tuple) and isinstance(shape, tuple), "arguments of a function of sizes", arguments)
+    if function is real_numbers:
+        for formula in arguments:
+            check_formula(formula)
+        count: Any = len(arguments)
+    else:
+        is_call = function is integers_from and len(arguments) == 2
+        are_numbers = all(isinstance(item, (int, Size)) and not isinstance(item, bool) for item in arguments)
+        _require(is_call and are_numbers, "arguments of a function of sizes", arguments)
+        count = arguments[1]
+    are_sizes = all(isinstance(size, (int, Size)) and not isinstance(size, bool) for size in shape)
+    _require(are_sizes and is_same_size(prod(shape), count), f"a shape of {count} elements", shape)
 
 
 def check_formula(formula: Any) -> None:
