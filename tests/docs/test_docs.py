@@ -102,11 +102,13 @@ def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     needed = {
         "gradients.md": ["torch"],
         "pytorch.md": ["torch", "transformers"],
+        "chat.md": ["openai", "uvicorn", "llguidance"],
         "scale.md": ["ray", "fastapi"],
         "serving.md": ["uvicorn", "prometheus_client", "tritonclient"],
         "spark-and-dask.md": ["dask"],
     }
-    target = "test-torch" if page.name in ("gradients.md", "pytorch.md") else "test-scale"
+    targets = {"gradients.md": "test-torch", "pytorch.md": "test-torch", "chat.md": "test-chat", "serving.md": "test"}
+    target = targets.get(page.name, "test-scale")
     for package in needed.get(page.name, []):
         pytest.importorskip(package, reason=f"{package} is not installed: `make {target}`")
     if page.name == "chat.md":

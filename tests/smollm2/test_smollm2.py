@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,3 +122,30 @@ def test_decoder_on_gpu(model: Model, vocabulary: Vocabulary) -> None:
     """With the same matrices as floats."""
     decoder = Decoder(Model(model.file, quantized=False), webgpu_device.gpu_context(), 32)
     assert vocabulary.decode(greedy(decoder, vocabulary.encode(PROMPT), 7)) == CONTINUED
+
+
+def test_served_to_the_client_of_openai(model: Model, vocabulary: Vocabulary) -> None:
+    pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install 'opweave[server]'")
+    openai = pytest.importorskip("openai", reason="openai is not installed")
+    from opweave.deploy import ModelServer
+
+    question: list[Any] = [{"role": "user", "content": "How many days are in a week?"}]
+    with ModelServer({}, language_models={"smollm2": (Decoder(model, CPU, 200), vocabulary)}) as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        options = {"model": "smollm2", "messages": question, "temperature": 0}
+        found = client.chat.completions.create(**options)
+        assert found.choices[0].message.content == "A week is approximately 7 days."
+        assert found.choices[0].finish_reason == "stop"
+        parts = [
+            event.choices[0].delta.content or "" for event in client.chat.completions.create(**options, stream=True)
+        ]
+        assert "".join(parts) == found.choices[0].message.content
+        assert len(parts) > 5
+        schema = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}
+        form = {
+            "type": "json_schema",
+            "json_schema": {"name": "week", "schema": schema | {"additionalProperties": False}},
+        }
+        found = client.chat.completions.create(**options, response_format=form)
+        assert found.choices[0].message.content == '{"days": 7}'
+        client.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,6 +26,9 @@ DEFAULT_ROOM = 2048
 
 DEFAULT_LIMIT = 1024
 """Maximum tokens of a reply: about 700 words. A small model may otherwise repeat itself until the context is full."""
+
+SERVED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Options that requests for a served model may have, too."""
 
 MAX_HISTORY = 1000
 """Number of lines that the file of the history keeps."""
@@ -78,6 +83,23 @@ def chat(
     json_schema: Annotated[
         str, typer.Option(metavar="FILE", help="Replies are JSON that fits this schema: a file, or the schema itself.")
     ] = "",
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Serve the model over HTTP for clients of OpenAI's API, until Ctrl-C or SIGTERM."),
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option(help="With --serve, the model's name in requests. Default: that of the file.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="With --serve, the address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --serve, the port; 0 for any free one.")] = 8000,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option("--origin", help="With --serve, the origin of web pages that may send requests. May be repeated."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", help="With --serve, a further name of this machine in requests. May be repeated."),
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to run; `opweave devices` lists them.")] = "cpu",
     precision: PrecisionName = "float32",
     verbose: Verbose = False,
@@ -93,6 +115,12 @@ def chat(
     start = perf_counter()
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
     options: dict[str, Any] = {**sampling, "repetition_penalty": repetition_penalty}
+    if serve:
+        own = {"--prompt": prompt, "--system": system, "--seed": seed, "--stop": stop, "--json-schema": json_schema}
+        unused = [option for option, value in own.items() if value not in (None, "", [])]
+        require(not unused, f"--serve takes no {', '.join(unused)}: requests have them")
+        from ..deploy import ModelServer  # fails here if the extra is missing
+        from ..scale.protocol import default_name
     Sampler(**options)  # wrong options fail before the model is loaded
     options |= {"limit": limit, "stop": stop or [], "json_schema": json_schema}
     file = GGUF(model)
@@ -107,6 +135,21 @@ def chat(
     decoder.build()
     vocabulary = Vocabulary(file)  # last, because building it takes more memory for a while
     errors.print(Text(f"{model.name} on {device}, ready in {perf_counter() - start:.1f} s", "dim"))
+    if serve:
+        title = default_name(model) if name is None else name
+        defaults = {option: value for option, value in options.items() if option in SERVED} | {"max_tokens": limit}
+        server = ModelServer(
+            {},
+            language_models={title: (decoder, vocabulary)},
+            defaults=defaults,
+            host=host,
+            port=port,
+            origins=origin or [],
+            hosts=allow_host or [],
+        )
+        server.run(lambda: _print_server(server.url, title))
+        errors.print("stopped")
+        return
     lines = ChatLines(decoder, vocabulary, system, options)
     if prompt is not None:
         _reply(lines, prompt)
@@ -130,6 +173,15 @@ def chat(
             errors.print(Text(f"{error}{hint}", "yellow"), soft_wrap=True)
         if lines.is_ended:
             return
+
+
+def _print_server(url: str, name: str) -> None:
+    """Print the address of a served model, and a command that sends a request."""
+    console.print(f"{name} is served for clients of OpenAI's API:", f"{url}/v1", sep="\n", soft_wrap=True)
+    request = {"model": name, "messages": [{"role": "user", "content": "How many days are in a week?"}]}
+    sent = f"curl -sS -d {shlex.quote(json.dumps(request))} {url}/v1/chat/completions"
+    console.print(sent, "Ctrl-C stops it", sep="\n", soft_wrap=True)
+    console.file.flush()
 
 
 def _scales_of_files(texts: Sequence[str]) -> dict[Path, float]:

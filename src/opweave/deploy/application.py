@@ -7,7 +7,7 @@ from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,6 +23,9 @@ from ..scale.protocol import HEADER_LENGTH
 from ..support.errors import MLError
 from ..support.names import short_repr
 from .metrics import ServerMetrics
+
+if TYPE_CHECKING:
+    from .completions import ChatRoutes
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; " \
          "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"  # fmt: skip
@@ -48,10 +51,11 @@ class ServerRoutes(ProtocolRoutes):
     Args:
         models: the versions of each model by name.
         metrics: the counters.
+        chats: the routes of language models, if there are any.
     """
 
-    def __init__(self, models: Mapping[str, Versions], metrics: ServerMetrics) -> None:
-        self._models, self._metrics = models, metrics
+    def __init__(self, models: Mapping[str, Versions], metrics: ServerMetrics, chats: ChatRoutes | None = None) -> None:
+        self._models, self._metrics, self._chats = models, metrics, chats
         self._pictures: dict[tuple[str, str], str | MLError] = {}
         for versions in models.values():
             for model in versions.values():
@@ -89,6 +93,7 @@ class ServerRoutes(ProtocolRoutes):
         """The routes, and what surrounds them."""
         routes = [
             *self.routes(),
+            *(self._chats.routes() if self._chats is not None else ()),
             Route("/metrics", self._text_of_metrics),
             Route("/v2/models", self._listing),
             Route("/v2/repository/index", self._index, methods=["POST"]),
@@ -140,7 +145,8 @@ class ServerRoutes(ProtocolRoutes):
             for versions in self._models.values()
             for version, model in versions.items()
         ]
-        return JSONResponse({"models": models, "language_models": []})
+        chats = [] if self._chats is None else self._chats.names
+        return JSONResponse({"models": models, "language_models": chats})
 
     async def _picture(self, http: HTTPRequest) -> Response:
         """A drawing of the model as SVG."""

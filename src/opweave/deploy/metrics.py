@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -42,6 +42,9 @@ class ServerMetrics:
         self._progress = Gauge(
             "opweave_requests_in_progress", "Requests that are read, wait or run.", LABELS, registry=self.registry
         )
+        self._tokens = Counter(
+            "opweave_tokens", "Tokens of language models.", ("model", "kind"), registry=self.registry
+        )
 
     def observe(self, model: ServedModel) -> None:
         """Count the requests of a model from now on."""
@@ -54,6 +57,22 @@ class ServerMetrics:
             )
         )
         self._progress.labels(*labels).set_function(lambda: model.count)
+
+    def observe_chat(self, model: str, count: Callable[[], int]) -> None:
+        """Show the number of requests for a language model."""
+        self._progress.labels(model, "").set_function(count)
+
+    def add_tokens(self, model: str, read: int, written: int) -> None:
+        """Count the tokens of a request for a language model."""
+        self._tokens.labels(model, "read").inc(read)
+        self._tokens.labels(model, "written").inc(written)
+
+    def add_chat(self, model: str, seconds: float, kind: str = "") -> None:
+        """Count a request for a language model, and the kind of its error."""
+        if kind:
+            self._errors.labels(model, "", kind).inc()
+        else:
+            self._latency.labels(model, "").observe(seconds)
 
     def add_error(self, kind: str) -> None:
         """Count an error of a request for no model."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from threading import Thread, current_thread, main_thread
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import uvicorn
 
@@ -27,6 +27,9 @@ from .guard import SiteGuard
 from .joining import Batcher
 from .listening import BACKLOG, BoundedProtocol, GracefulServer
 from .metrics import ServerMetrics
+
+if TYPE_CHECKING:
+    from .completions import ChatRoutes, LanguageModels
 
 Models: TypeAlias = "Mapping[str, ModelFile | Mapping[str, ModelFile]]"
 
@@ -46,6 +49,9 @@ class ModelServer:
 
     Args:
         models: the model of each name: the path of an `.onnx` file, or bytes, or a ModelProto; or such models by version.
+        language_models: the decoder and the vocabulary of language models by name, for clients of OpenAI's API.
+        defaults: options of requests for language models that do not name them: `temperature`, `top_p`, `top_k`, `min_p`,
+            `repetition_penalty`, and `max_tokens` of a chat.
         host: the address to listen on; "0.0.0.0" for all addresses of the machine.
         port: the port to listen on; 0 for any free one.
         batch: maximum number of rows of a batch of several requests; 1 runs each request alone.
@@ -87,6 +93,8 @@ class ModelServer:
         self,
         models: Models,
         *,
+        language_models: LanguageModels | None = None,
+        defaults: Mapping[str, Any] | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         batch: int = 8,
@@ -114,7 +122,7 @@ class ModelServer:
         is_port = isinstance(port, int) and not isinstance(port, bool) and 0 <= port < 1 << 16
         require(is_port, f"port must be in [0, 65535], got {short_repr(port)}")
         require(isinstance(models, Mapping), f"models must map names to models, got {short_repr(models)}")
-        require(bool(models), "a server must have a model")
+        require(bool(models or language_models), "a server must have a model")
         self._listener = _listen(host, port)
         try:
             self.metrics = ServerMetrics()
@@ -141,7 +149,12 @@ class ModelServer:
                     )
                     model.join = Batcher(model.run, batch, float(wait)).submit
                     served[name][version] = model
-            self._routes = ServerRoutes(served, self.metrics)
+            chats: ChatRoutes | None = None
+            if language_models:
+                from .completions import ChatRoutes
+
+                chats = ChatRoutes(language_models, self.metrics, max_body, max_requests, defaults or {})
+            self._routes = ServerRoutes(served, self.metrics, chats)
         except BaseException:
             self._listener.close()
             raise
@@ -165,11 +178,12 @@ class ModelServer:
             timeout_graceful_shutdown=max(1, round(grace)),
         )
         self._server = GracefulServer(config, self._begin_stop)
-        self._models = served
+        self._models, self._chats = served, chats
         self._thread: Thread | None = None
 
     def __repr__(self) -> str:
-        return f"<ModelServer {self.url}: {', '.join(self._models)}>"
+        names = [*self._models, *(self._chats.names if self._chats is not None else ())]
+        return f"<ModelServer {self.url}: {', '.join(names)}>"
 
     def _begin_stop(self) -> None:
         self._routes.is_ready = False
@@ -264,6 +278,8 @@ class ModelServer:
         for versions in self._models.values():
             for model in versions.values():
                 model.close()
+        if self._chats is not None:
+            self._chats.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:
