@@ -76,6 +76,7 @@ EXACT: dict[str, Build] = {
     "scatter_elements": lambda b, x, n, m: b.scatter_elements(x(n, m, 5), x(n, m, 1, type="int32"), x(n, m, 1), axis=2),
     "scatter_nd": lambda b, x, n, m: b.scatter_nd(x(5, m), x(1, 1, type="int32"), x(1, m)) + x(n, 1, m),
     "scatter_nd of rows": lambda b, x, n, m: b.scatter_nd(x(n, m), x(1, 1, type="int32"), x(1, m)).neg(),
+    "resample2d to the nearest": lambda b, x, n, m: b.resample2d(x(2, n, m, 3), sizes=[2 * n, m + 3], axes=[1, 2]),
     "concat of many": lambda b, x, n, m: b.concat([x(n, k + 1) for k in range(9)], 1),
     "concat of many rows": lambda b, x, n, m: b.concat([x(m, 3) if k % 2 else x(n, 3) for k in range(9)], 0).neg(),
 }
@@ -100,6 +101,9 @@ CLOSE: dict[str, Build] = {
     "rms_normalization": lambda b, x, n, m: c.rms_normalization(b, x(n, 64) + x(n, 64), x(64)),
     "instance_normalization": lambda b, x, n, m: b.instance_normalization(x(n, 4, m, 2) * 2),
     "batch_normalization": lambda b, x, n, m: b.batch_normalization(x(n, 4, m), x(4), x(4).abs() + 1),
+    "resample2d by a factor": lambda b, x, n, m: b.resample2d(x(1, n, m, 2), scales=[2, 3], mode="linear", axes=[1, 2]),
+    "resample2d to sizes": lambda b, x, n, m: b.resample2d(x(2, m, n, 5), sizes=[m + 2, 7], mode="linear"),
+    "resample2d of a formula": lambda b, x, n, m: b.resample2d(b.concat([x(1, 1, n, m)] * 3, 3), scales=[1.5, 0.5]),
     "sums of sums": lambda b, x, n, m: b.reduce_sum(b.softmax(x(n, m), 1) * x(m), axes=[0]),
 }
 """Graphs with sums, whose order may depend on sizes."""

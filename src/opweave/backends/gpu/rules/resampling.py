@@ -8,16 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....core.dtypes import FLOATS
+from ....core.guards import estimate
+from ....core.sizes import is_same_size
 from ....expr import Traced, cast, clamp, compute, round_even, where
 from ....expr.ir import storage
 from ....ops import convolution as ops
 from ..table import gpu
 from .reduction import narrow, widen
 
+MAX_NUMERATOR = 2**31
+"""Positions are fractions of int32."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """The resampling of an axis by the reduced fraction output / input.
+    """The resampling of an axis by the fraction output / input, reduced if its numbers are known.
 
     Element `i` of the result is at position `((2 * i + 1) * input - output) / (2 * output)`, clamped to [0, size - 1].
     """
@@ -28,9 +33,15 @@ class _Scale:
 
     @classmethod
     def of(cls, input: int, output: int) -> _Scale:
-        input, output = int(input), int(output)  # the kernel is for these sizes: a fraction is reduced by numbers
-        common = math.gcd(input, output)
-        return cls(input, input // common, output // common)
+        numbers = estimate(input), estimate(output)
+        common = math.gcd(*numbers)
+        below, above = (number // common for number in numbers)
+        if not is_same_size(input * above, output * below):  # the fraction depends on sizes
+            if 2 * input * output < MAX_NUMERATOR:
+                return cls(input, input, output)
+            input, output = int(input), int(output)  # such large numbers must be reduced
+            below, above = input // (common := math.gcd(input, output)), output // common
+        return cls(input, below, above)
 
     @property
     def denominator(self) -> int:
@@ -38,9 +49,9 @@ class _Scale:
 
     def nearest(self, i: Traced) -> Traced:
         """The nearest element; the lower one at ties."""
-        if self.input == 1:
+        if is_same_size(self.input, 1):
             return i // self.output
-        if self.output == 1:
+        if is_same_size(self.output, 1):
             return i * self.input + (self.input - 1) // 2
         return ((2 * i + 1) * self.input - 1) // self.denominator
 
@@ -57,7 +68,7 @@ def _(input: Traced, mode: str, sizes: Sequence[int], axes: Sequence[int]) -> Tr
     scales = {
         axis: _Scale.of(input.shape[axis], size)
         for axis, size in zip(axes, sizes, strict=True)
-        if size != input.shape[axis]
+        if not is_same_size(size, input.shape[axis])
     }
     shape = [dict(zip(axes, sizes, strict=True)).get(axis, size) for axis, size in enumerate(input.shape)]
     if mode == "nearest-neighbor":
