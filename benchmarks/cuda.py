@@ -204,10 +204,11 @@ def milliseconds(
 
 def kernel_milliseconds(runner: CudaRunner, inputs: Sequence[Any], outputs: Sequence[Any]) -> float:
     """Milliseconds of a run of all kernels, in a CUDA graph that has them many times."""
-    memory = runner.take()
-    runs = runner.bind(*([memory_of(tensor) for tensor in tensors] for tensors in (inputs, outputs))).runs(memory)
+    arena = runner.arenas.take()
+    call = runner.bind(*([memory_of(tensor) for tensor in tensors] for tensors in (inputs, outputs)))
+    runs = call.runs(runner.memory_in(arena))
     found = microseconds_of(runner.engine.driver, [run for run in runs if run is not None]) / 1e3
-    runner.give_back(memory)
+    runner.arenas.give_back(arena)
     return found
 
 

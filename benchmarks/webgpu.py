@@ -159,7 +159,7 @@ def times(
         [memory_of(inputs[name]) for name in graph.inputs],
         [memory_of(outputs[name]) for name in graph.outputs],
     )
-    runs = [run for run in call.runs(call.owner.take()) if run is not None]
+    runs = [run for run in call.runs(call.owner.memory_in(call.owner.arenas.take())) if run is not None]
     on_device = [pass_time(engine, runs) for _ in range(RUNS)]
     encoding = statistics.median(encoding_time(engine, runs) for _ in range(RUNS)) / len(runs)
     found = {n: context.read_tensor(tensor) for n, tensor in outputs.items() if tensor is own[n]}

@@ -20,6 +20,8 @@ from support.gpu_sizes import (
     SIZES,
     STAGED,
     Build,
+    arrays_for,
+    build,
     check,
     check_with_reference,
     weights,
@@ -30,6 +32,7 @@ from triton_cases import SMALL
 import opweave as ow
 from opweave import composites
 from opweave.backends.cuda import compiler
+from opweave.backends.cuda.executable import MAX_CHAINS
 from opweave.backends.gpu.contraction import tensor_tiles
 from opweave.backends.gpu.rules import flash_tensor
 from opweave.context.graph import state_of
@@ -70,6 +73,29 @@ def test_products_are_those_of_the_reference(context: ow.MLContext, name: str) -
 @pytest.mark.parametrize("name", INTEGER_PRODUCTS)
 def test_integer_products_are_those_of_the_reference(context: ow.MLContext, name: str) -> None:
     check_with_reference(context, INTEGER_PRODUCTS[name], "int8", 0, PRODUCT_SIZES[:3])
+
+
+def test_cuda_graphs_are_updated_for_new_sizes(context: ow.MLContext, driver: CpuDriver) -> None:
+    """A graph keeps few CUDA graphs. Sizes that recur are launched as they are."""
+    make = lambda b, x, n, m: b.softmax(b.transpose(b.softmax(x(n, 8), 1)), 1)  # noqa: E731
+    graph = build(context, make, "float32")
+    counts = []
+    for n in (40, 41, 42, 43, 44, 45, 40, 45):
+        arrays = arrays_for(graph, {"n": n})
+        x = context.create_tensor("float32", [n, 8], writable=True)
+        y = context.create_tensor("float32", [8, n], readable=True)
+        context.write_tensor(x, arrays["x0"])
+        context.dispatch(graph, {"x0": x}, {"y0": y})
+        exponential = np.exp(arrays["x0"])
+        columns = np.exp((exponential / exponential.sum(1, keepdims=True)).T)
+        np.testing.assert_allclose(context.read_tensor(y), columns / columns.sum(1, keepdims=True), 1e-5)
+        counts.append(driver.calls["graph"])
+        before = driver.calls["update"]
+        context.dispatch(graph, {"x0": x}, {"y0": y})
+        assert driver.calls["update"] == before
+    assert counts == [1, 2, 3, MAX_CHAINS, *[MAX_CHAINS] * 4] == [1, 2, 3, *[4] * 5]
+    assert driver.calls["functions"] == 1
+    assert driver.calls["allocate"] == 2 * 8 + 2 * 2  # two tensors for each run, and two buffers that grow once
 
 
 PACKED = np.random.default_rng(0).integers(0, 256, (40, 3, 8)).astype("uint8")

@@ -325,7 +325,7 @@ def test_run_begins_during_submission_of_another(monkeypatch: pytest.MonkeyPatch
     (step,) = program_of(graph).steps
     assert step.part is not None
     runner: Any = step.part.runner
-    assert len(runner.idle) == 1
+    assert len(runner.arenas.idle) == 1
     paused, resumed, encode = threading.Event(), threading.Event(), executable.encode
 
     def slowly(encoder: Any, runs: Any, timestamps: Any = None) -> None:
@@ -343,7 +343,7 @@ def test_run_begins_during_submission_of_another(monkeypatch: pytest.MonkeyPatch
     resumed.set()
     slow.join(300)
     assert got == [wanted[0]]
-    assert len(runner.idle) == 2
+    assert len(runner.arenas.idle) == 2
 
 
 FORKED = """

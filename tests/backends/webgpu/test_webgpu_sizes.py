@@ -195,6 +195,48 @@ def test_encoder_compiles_once(context: ow.MLContext, compiled: list[str]) -> No
     assert counts == counts[:1] * 4, compiled
 
 
+def _decode(b: ow.MLGraphBuilder, x: Any, n: Any, m: Any) -> Any:
+    """Two blocks of a decoder that appends n tokens to caches of m tokens, which are outputs, too."""
+    tokens, heads, size, caches = x(1, n, 32), 4, 8, list[Any]()
+
+    def of_heads(y: Any) -> Any:
+        return b.transpose(b.reshape(y, [1, n, heads, size]), permutation=[0, 2, 1, 3])
+
+    for _ in range(2):
+        q, *fresh = (of_heads(b.matmul(tokens, weights(b, x, 32, 32))) for _ in range(3))
+        k, v = (b.concat([x(1, heads, m, size), part], 2) for part in fresh)
+        scores = b.matmul(q, b.transpose(k, permutation=[0, 1, 3, 2])) * size**-0.5
+        causal = b.triangular(b.expand(x(1, 1), [n, m + n]), upper=False, diagonal=m)
+        mixed = b.transpose(b.matmul(b.softmax(scores + causal, 3), v), permutation=[0, 2, 1, 3])
+        y = b.layer_normalization(b.matmul(b.reshape(mixed, [1, n, 32]), weights(b, x, 32, 32)) + tokens, axes=[2])
+        z = b.matmul(b.gelu(b.matmul(y, weights(b, x, 32, 64))), weights(b, x, 64, 32))
+        tokens = b.layer_normalization(z + y, axes=[2])
+        caches += [k, v]
+    return (tokens, *caches)
+
+
+def test_decoder_with_growing_cache_compiles_twice(context: ow.MLContext, compiled: list[str]) -> None:
+    """Once for prompts of all lengths, and once for single tokens, whatever is in the cache."""
+    sizes = [{"n": n, "m": m} for n, m in ((6, 2), (1, 8), (1, 9), (4, 10), (1, 14), (1, 63), (70, 64), (1, 134))]
+    counts = _compilations(context, compiled, _decode, sizes)
+    assert counts == [counts[0], *[counts[1]] * 7], compiled
+
+
+def test_images_are_resampled_by_one_program(context: ow.MLContext, compiled: list[str]) -> None:
+    """A detector: the features of an image are enlarged twice, and joined with those before."""
+
+    def make(b: ow.MLGraphBuilder, x: Any, n: Any, m: Any) -> Any:
+        y = b.conv2d(x(1, 3, n, m), weights(b, x, 8, 3, 3, 3), padding=[1, 1, 1, 1], strides=[2, 2]).relu()
+        z = b.max_pool2d(b.conv2d(y, weights(b, x, 8, 8, 3, 3), padding=[1, 1, 1, 1]), window_dimensions=[2, 2])
+        z = b.resample2d(z, sizes=[y.shape[2], y.shape[3]], mode="linear")
+        scores = b.sigmoid(b.conv2d(b.concat([y, z], 1), weights(b, x, 2, 16, 1, 1)))
+        return scores, b.resample2d(scores, scales=[2, 2])
+
+    sizes = [{"n": n, "m": m} for n, m in ((16, 16), (24, 40), (17, 33), (64, 9))]
+    counts = _compilations(context, compiled, make, sizes)
+    assert counts == counts[:1] * 4, compiled
+
+
 def test_slices_without_elements(context: ow.MLContext) -> None:
     """Formulas of sizes may be 0."""
     for make in (
@@ -275,6 +317,49 @@ def test_intermediates_are_those_of_the_sizes(context: ow.MLContext) -> None:
         peaks.append(program_of(graph).plan.peak)
     assert peaks[0] > 0
     assert peaks[1:] == [10 * peaks[0], 2 * peaks[0]]
+
+
+def _arenas(graph: ow.MLGraph) -> Any:
+    (step,) = program_of(graph).steps
+    assert step.part is not None
+    return step.part.runner.arenas  # type: ignore[attr-defined]
+
+
+def test_sizes_share_memory(context: ow.MLContext) -> None:
+    """Intermediates of all sizes are in one set of buffers, which grow by what is needed and a little more."""
+    make = lambda b, x, n, m: b.softmax(b.transpose(b.softmax(b.softmax(x(n, 8), 1) + 1, 0)), 1)  # noqa: E731
+    graph = build(context, make, "float32")
+    peaks = []
+    for n in 40, 10, 80, 81, 40, 3:
+        check_run(context, graph, make, {"n": n, "m": 1})
+        (arena,) = _arenas(graph).idle
+        assert all(size >= needed for size, needed in zip(arena.sizes, _arenas(graph).in_use, strict=True))
+        peaks.append(sum(arena.sizes))
+    assert peaks[1] == peaks[0] == sum(_arenas(graph).in_use) // 81 * 40
+    assert 2 * peaks[0] <= peaks[2] <= 2.25 * peaks[0]
+    assert peaks[2:] == peaks[2:3] * 4
+
+
+def test_memory_shrinks_with_the_sizes_in_use(context: ow.MLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opweave.context.graph_state.MAX_VERSIONS", 3)
+    make = lambda b, x, n, m: b.transpose(b.softmax(x(n, 8), 1))  # noqa: E731
+    make_two = lambda b, x, n, m: b.softmax(make(b, x, n, m), 1) + make(b, x, n, m)  # noqa: E731
+    graph = build(context, make_two, "float32")
+    peaks = []
+    for n in 4, 5000, 5, 6, 7, 4, 8:
+        check_run(context, graph, make_two, {"n": n, "m": 1})
+        (arena,) = _arenas(graph).idle
+        peaks.append(sum(arena.sizes))
+    assert max(peaks[:3]) >= 1000 * peaks[0]
+    assert peaks[-1] < 3 * peaks[0]
+
+
+def check_run(context: ow.MLContext, graph: ow.MLGraph, make: Any, numbers: dict[str, int]) -> None:
+    """Compare a run of a graph with the reference."""
+    static, arrays = build(REFERENCE, make, "float32", numbers), arrays_for(graph, numbers)
+    expected = REFERENCE.compute(static, arrays)
+    for name, array in context.compute(graph, arrays).items():
+        np.testing.assert_allclose(array, expected[name], 1e-5, 1e-5, strict=True)
 
 
 def test_tensors_and_several_versions(context: ow.MLContext) -> None:

@@ -119,7 +119,7 @@ class Driver(ABC):
 
     @abstractmethod
     def update(self, graph: Any, number: int, launch: DriverLaunch) -> None:
-        """Set the arguments of a kernel of a graph, by its number, for later launches."""
+        """Set the arguments and workgroups of a kernel of a graph, by its number, for later launches."""
 
     @abstractmethod
     def launch(self, graph: Any) -> None:

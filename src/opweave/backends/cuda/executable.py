@@ -10,6 +10,7 @@ import numpy as np
 
 from ...core.graph import Graph
 from ...support.identity import ByIdentity
+from ..gpu.arenas import Arena
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
 from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner, MeasuredGpuRunner
@@ -20,38 +21,44 @@ from .driver import Argument, DriverLaunch, free_unless_lost
 from .engine import CudaDevice
 from .staging import PIECE_BYTES
 
+MAX_CHAINS = 4
+"""Maximum number of CUDA graphs of a graph with names, in an arena; an estimate. New sizes update the kernels of the one that
+was used least recently. Sizes that recur are launched as they are: an update takes some microseconds a kernel."""
+
 
 class _Chain:
     """The CUDA graph of some kernels of a runner.
 
     `runs` is the binding whose arguments the kernels have: the launches in order, None for skipped ones. It is None during
-    an update, which Ctrl-C may interrupt.
+    an update, which Ctrl-C may interrupt. `sizes` are those of its version of the runner.
     """
 
-    def __init__(self, engine: CudaDevice, runs: Sequence[DriverLaunch | None]) -> None:
+    def __init__(self, engine: CudaDevice, runs: Sequence[DriverLaunch | None], sizes: Mapping[str, int]) -> None:
         self.runs: Sequence[DriverLaunch | None] | None = runs
+        self.sizes = sizes
         self._driver = engine.driver
         launches = [run for run in runs if run is not None]
-        self._arguments: list[tuple[Argument, ...] | None] = [launch.arguments for launch in launches]
+        self._launches: list[DriverLaunch | None] = [*launches]
         self.graph = self._driver.graph(launches)
         finalize(self, free_unless_lost, self._driver.release, self.graph).atexit = False
 
-    def bind(self, runs: Sequence[DriverLaunch | None]) -> None:
-        """Update the kernels whose arguments differ in another binding."""
-        self.runs = None
+    def bind(self, runs: Sequence[DriverLaunch | None], sizes: Mapping[str, int]) -> None:
+        """Update the kernels whose arguments or workgroups differ in another binding."""
+        self.runs, self.sizes = None, sizes
         for number, launch in enumerate(run for run in runs if run is not None):
-            if launch.arguments != self._arguments[number]:
-                self._arguments[number] = None
+            last = self._launches[number]
+            if last is None or launch.arguments != last.arguments or launch.workgroups != last.workgroups:
+                self._launches[number] = None
                 self._driver.update(self.graph, number, launch)
-                self._arguments[number] = launch.arguments
+                self._launches[number] = launch
         self.runs = runs
 
 
 @dataclass(slots=True)
 class _Chains:
-    """The CUDA graphs of a runner on the same intermediates, by the kernels that are skipped; `last` ran last."""
+    """The CUDA graphs of a runner in an arena: by the kernels that are skipped, those used last first; `last` ran last."""
 
-    by_skipped: dict[tuple[bool, ...], _Chain] = field(default_factory=dict)
+    by_skipped: dict[tuple[bool, ...], list[_Chain]] = field(default_factory=dict)
     last: _Chain | None = None
 
 
@@ -65,8 +72,9 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
     engine: CudaDevice
 
     def __init__(self, graph: Graph, backend: GpuBackend, engine: CudaDevice) -> None:
-        self._chains: ByIdentity[GpuIntermediates[DriverLaunch], _Chains] = ByIdentity()
+        self._chains: ByIdentity[Arena[GpuIntermediates[DriverLaunch]], _Chains] = ByIdentity()
         self._launch = engine.driver.launch
+        self._sizes: Mapping[str, int] = {}
         super().__init__(graph, backend, engine)
 
     def prepare(self) -> None:
@@ -78,8 +86,8 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
         self._begun.clear()
         super().complete()
 
-    def begin_version(self) -> None:
-        self._chains = ByIdentity()
+    def begin_version(self, sizes: Mapping[str, int]) -> None:
+        self._sizes = dict(sizes)
 
     def cache_keys(self) -> Iterable[tuple[str, str]]:
         """Key and kind of the files in the cache on disk with its kernels."""
@@ -114,16 +122,25 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[DriverLaunch]:
         return _CudaCall(self, inputs, outputs, self.submit)
 
-    def submit(self, memory: GpuIntermediates[DriverLaunch], runs: Sequence[DriverLaunch | None]) -> None:
-        """Launch the graph of a binding. The caller has locked `memory`, so no other thread uses its graphs."""
-        chains = self._chains.peek(id(memory)) or self._chains.put(memory, _Chains())
+    def submit(self, arena: Arena[GpuIntermediates[DriverLaunch]], runs: Sequence[DriverLaunch | None]) -> None:
+        """Launch the graph of a binding. The caller has taken the arena, so no other thread uses its graphs."""
+        chains = self._chains.peek(id(arena)) or self._chains.put(arena, _Chains())
         chain = chains.last
         if chain is None or chain.runs is not runs:
             left_out = tuple(run is None for run in runs)
             if all(left_out):
                 return
-            if left_out not in chains.by_skipped:
-                chains.by_skipped[left_out] = _Chain(self.engine, runs)
-            chain = chains.last = chains.by_skipped[left_out]
-            chain.bind(runs)
+            chain = chains.last = self._chain(chains.by_skipped.setdefault(left_out, []), runs)
         self._launch(chain.graph)
+
+    def _chain(self, recent: list[_Chain], runs: Sequence[DriverLaunch | None]) -> _Chain:
+        """Return the CUDA graph with the arguments of a binding; `recent` has those of the same kernels."""
+        chain = next((chain for chain in recent if chain.sizes == self._sizes), None)
+        if chain is None and len(recent) < MAX_CHAINS:
+            chain = _Chain(self.engine, runs, self._sizes)
+        else:
+            chain = chain or recent[-1]
+            chain.bind(runs, self._sizes)
+            recent.remove(chain)
+        recent.insert(0, chain)
+        return chain

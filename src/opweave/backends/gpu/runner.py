@@ -12,9 +12,10 @@ from typing import Generic, TypeVar
 from ...core.graph import Graph, Node
 from ...core.sizes import is_static
 from ...memory import NOT_IN_PLACE, Plan, copies
-from ...memory.intermediates import Pool, intermediates
+from ...memory.planner import Life, plan_buffers
 from ...support.identity import ByIdentity
 from .. import KEEPS_FLOAT32, How, KernelTime, Measured, Runner, Update
+from .arenas import Arena, Arenas
 from .arrays import DeviceArray
 from .backend import GpuBackend
 from .device import GpuDevice
@@ -28,7 +29,7 @@ Bound = TypeVar("Bound")
 
 @dataclass(frozen=True, eq=False)
 class GpuIntermediates(Generic[Bound]):
-    """Memory for one run at a time: constants and intermediates by place.
+    """Memory for one run at a time: constants and intermediates by place, in an arena.
 
     `runs` has the kernels that use no other memory, by index of the step.
     """
@@ -37,11 +38,11 @@ class GpuIntermediates(Generic[Bound]):
     runs: Mapping[int, Bound]
 
 
-class GpuKernelRunner(Runner, Pool[GpuIntermediates[Bound]]):
+class GpuKernelRunner(Runner, Generic[Bound]):
     """A graph compiled to kernels.
 
-    Each run takes intermediates from a pool, so that several threads may run the graph concurrently. A submitted run returns
-    the intermediates, because the device's queue executes in order.
+    Each run takes one of the `arenas`, so that several threads may run the graph concurrently. A submitted run returns the
+    arena, because the device's queue executes in order. The versions of a graph with names share arenas.
     """
 
     def __init__(self, graph: Graph, backend: GpuBackend, engine: GpuDevice) -> None:
@@ -54,12 +55,12 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Bound]]):
         schedule.begun.clear()
         self._constants = self._upload_constants()
         self._has_names = any(map(_has_names, self.steps))
+        self.arenas: Arenas[GpuIntermediates[Bound]] = Arenas(engine)
         if not self._has_names:
-            self.plan, self._allocate, self._between = self._plan_intermediates()
-        super().__init__()
+            self._plan_intermediates()
 
     def at(self, sizes: Mapping[str, int]) -> GpuKernelRunner[Bound]:
-        """Return the runner for these sizes: the same kernels, with numbers for their parameters, and their own memory."""
+        """Return the runner for these sizes: the same kernels and memory, with numbers for the parameters."""
         if not self._has_names:
             return self
         version = copy(self)
@@ -74,28 +75,28 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Bound]]):
             if step not in steps:
                 steps[step] = step.at(sizes, places)
         self.steps, self._has_names = [steps[step] for step in self.steps], False
-        self.plan, self._allocate, self._between = self._plan_intermediates()
-        Pool.__init__(self)
-        self.begin_version()
+        self._plan_intermediates()
+        self.begin_version(sizes)
 
-    def begin_version(self) -> None:
+    @abstractmethod
+    def begin_version(self, sizes: Mapping[str, int]) -> None:
         """Prepare the parameters of the kernels of a version for certain sizes."""
-        return
 
     def _upload_constants(self) -> dict[Buffer, DeviceArray]:
         places = dict.fromkeys(place for step in self.steps for place in step.places)
         values = {place: place.value for place in places if place.value is not None}
         return {place: DeviceArray(place.desc, self.engine.upload(value)) for place, value in values.items()}
 
-    def _plan_intermediates(self) -> tuple[Plan, Callable[[], list[DeviceArray]], tuple[Buffer, ...]]:
-        """Return the plan of the intermediates, a function that allocates them, and their places."""
+    def _plan_intermediates(self) -> None:
+        """Plan the intermediates for arenas."""
         lives: dict[Buffer, tuple[int, int]] = {}
         for number, step in enumerate(self.steps):
             for place in step.places:
                 if place.kind == "between":
                     lives[place] = lives.get(place, (number, number))[0], number
-        plan, allocate = intermediates(self.engine, [place.desc for place in lives], list(lives.values()))
-        return plan, allocate, tuple(lives)
+        self._between = tuple(lives)
+        self.plan: Plan = plan_buffers([Life(place.desc.byte_length, *life) for place, life in lives.items()])
+        self.arenas.use(self, self.plan)
 
     @abstractmethod
     def prepare(self) -> None:
@@ -104,17 +105,23 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Bound]]):
     def complete(self) -> None:
         """Allocate memory for a run, if its size is known. Constants are on the device by now."""
         if not self._has_names:
-            self.give_back(self.new())
+            arena = self.arenas.new()
+            self.memory_in(arena)
+            self.arenas.give_back(arena)
 
     @abstractmethod
     def bind_kernel(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> Bound:
         """Bind the kernel of a step to memory."""
 
-    def new(self) -> GpuIntermediates[Bound]:
-        """Allocate memory for one run, and bind the kernels that use nothing else."""
-        arrays = {**self._constants, **dict(zip(self._between, self._allocate(), strict=True))}
-        numbers = [n for n, step in enumerate(self.steps) if all(place in arrays for place in step.places)]
-        return GpuIntermediates(arrays, self.bind_kernels(numbers, arrays))
+    def memory_in(self, arena: Arena[GpuIntermediates[Bound]]) -> GpuIntermediates[Bound]:
+        """Return the intermediates in an arena, with the kernels bound that use nothing else."""
+        memory = arena.memories.peek(id(self))
+        if memory is None:
+            between = arena.carve(self.plan, [place.desc for place in self._between], self.arenas.in_use)
+            arrays = {**self._constants, **dict(zip(self._between, between, strict=True))}
+            numbers = [n for n, step in enumerate(self.steps) if all(place in arrays for place in step.places)]
+            memory = arena.memories.put(self, GpuIntermediates(arrays, self.bind_kernels(numbers, arrays)))
+        return memory
 
     def bind_kernels(self, numbers: Iterable[int], arrays: Mapping[Buffer, DeviceArray]) -> dict[int, Bound]:
         """Bind kernels by index of their steps; a repeated step is bound once."""
@@ -166,7 +173,7 @@ class GpuKernelRunner(Runner, Pool[GpuIntermediates[Bound]]):
 class DeviceCall(Generic[Bound]):
     """A graph bound to memory. A call runs the graph once, without waiting for the device.
 
-    `submit` gets the intermediates and the kernels in order: None replaces a copy that an in-place update makes redundant.
+    `submit` gets the arena and the kernels in order: None replaces a copy that an in-place update makes redundant.
     """
 
     def __init__(
@@ -174,7 +181,7 @@ class DeviceCall(Generic[Bound]):
         owner: GpuKernelRunner[Bound],
         inputs: Sequence[DeviceArray],
         outputs: Sequence[DeviceArray],
-        submit: Callable[[GpuIntermediates[Bound], Sequence[Bound | None]], None],
+        submit: Callable[[Arena[GpuIntermediates[Bound]], Sequence[Bound | None]], None],
     ) -> None:
         self.owner, self.submit = owner, submit
         self._lent = [array for array in (*inputs, *outputs) if array.lent]
@@ -182,9 +189,11 @@ class DeviceCall(Generic[Bound]):
         self._copied = [size for update in owner.updates for size in update.copy_sizes(inputs, outputs)]
         self._calls = owner.engine.calls("running a graph")
         self._runs: ByIdentity[GpuIntermediates[Bound], Sequence[Bound | None]] = ByIdentity()
-        memory = owner.take()
-        self.runs(memory)
-        owner.give_back(memory)
+        arena = owner.arenas.take()
+        try:
+            self.runs(owner.memory_in(arena))
+        finally:
+            owner.arenas.give_back(arena)
 
     def runs(self, memory: GpuIntermediates[Bound]) -> Sequence[Bound | None]:
         return self._runs.peek(id(memory)) or self._runs.put(memory, self._bind(memory))
@@ -207,14 +216,15 @@ class DeviceCall(Generic[Bound]):
         owner = self.owner
         if self._lent:
             self.check_lent()
-        memory = owner.take()
+        arena = owner.arenas.take()
         try:
             with self._calls:
-                # `runs` does the same lookup. Doing it here saves a call of about 1 us: waiting for the device evicts Python's
-                # code from the CPU caches.
-                self.submit(memory, self._runs.peek(id(memory)) or self.runs(memory))
+                # `memory_in` and `runs` do the same lookups. Doing them here saves calls of about 1 us: waiting for the device
+                # evicts Python's code from the CPU caches.
+                memory = arena.memories.peek(id(owner)) or owner.memory_in(arena)
+                self.submit(arena, self._runs.peek(id(memory)) or self.runs(memory))
         finally:
-            owner.give_back(memory)
+            owner.arenas.give_back(arena)
         if self._copied:
             self.count_copies()
 
@@ -242,7 +252,7 @@ class MeasuredGpuRunner(Measured, Generic[Bound]):
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Bound]:
         return DeviceCall(self.plain, inputs, outputs, self._measure)
 
-    def _measure(self, memory: GpuIntermediates[Bound], runs: Sequence[Bound | None]) -> None:
+    def _measure(self, arena: Arena[GpuIntermediates[Bound]], runs: Sequence[Bound | None]) -> None:
         self.times.append(self.plain.time_kernels(runs))
 
     def finish(self) -> list[KernelTime]:

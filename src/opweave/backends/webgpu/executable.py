@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ...core.graph import Graph
+from ..gpu.arenas import Arena
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
 from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner, MeasuredGpuRunner
@@ -39,13 +40,11 @@ class DeviceRunner(GpuKernelRunner[WebGpuRun]):
     def __init__(self, graph: Graph, backend: GpuBackend, engine: WebGpuDevice) -> None:
         super().__init__(graph, backend, engine)
         self._parts = _parts(len(self.steps))
-        self._recorded: GpuIntermediates[WebGpuRun] | None = None
 
     def prepare(self) -> None:
         self._pipelines = self.engine.pipelines([step.kernel for step in self.steps])
 
-    def begin_version(self) -> None:
-        self._recorded = None
+    def begin_version(self, sizes: Mapping[str, int]) -> None:
         numbers = list(dict.fromkeys(step.numbers for step in self.steps if step.numbers))
         self._sizes = dict(zip(numbers, self.engine.size_buffer(numbers), strict=True)) if numbers else {}
 
@@ -80,13 +79,7 @@ class DeviceRunner(GpuKernelRunner[WebGpuRun]):
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> WebGpuCall:
         return WebGpuCall(self, inputs, outputs, self._submit)
 
-    def recorded(self) -> GpuIntermediates[WebGpuRun]:
-        """The memory of runs in the caller's command buffers, which the device's queue executes one after another."""
-        if self._recorded is None:
-            self._recorded = self.take()  # never given back: nobody knows when the caller submits
-        return self._recorded
-
-    def _submit(self, memory: GpuIntermediates[WebGpuRun], runs: Runs) -> None:
+    def _submit(self, arena: Arena[GpuIntermediates[WebGpuRun]], runs: Runs) -> None:
         device = self.engine.device
         for part in self._parts:
             encoder = device.create_command_encoder()
@@ -106,8 +99,12 @@ class WebGpuCall(DeviceCall[WebGpuRun]):
         if timestamps is not None:
             check_timestamps(engine, "dispatch", timestamps)
         self.check_lent()
-        runs = self.runs(self.owner.recorded())
-        engine.record("dispatch", lambda commands: encode(commands, runs, timestamps), encoder)
+
+        def add(commands: Any) -> None:
+            memory = self.owner.memory_in(self.owner.arenas.for_commands())
+            encode(commands, self.runs(memory), timestamps)
+
+        engine.record("dispatch", add, encoder)
         self.count_copies()
 
 
