@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import tomllib
 import warnings
+import weakref
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (PyTorch's word)
 
 import opweave as ow
-from opweave.pytorch import program, runner
+from opweave.pytorch import dynamo, program, runner
 from opweave.pytorch.dynamo import DynamoGraph, compile_graph
 
 ROOT = Path(__file__).parents[2]
@@ -224,6 +226,38 @@ def test_what_cannot_be_converted_runs_in_pytorch_with_a_warning() -> None:
     torch._dynamo.reset()
     with pytest.raises(Exception, match=r"aten\.polar"):
         compiled_by_opweave(function, fallback="error")(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.int64])
+def test_memory_on_a_gpu_is_described_without_being_kept(dtype: torch.dtype) -> None:
+    tensor = torch.zeros(2, 3, dtype=dtype)
+    described = dynamo.BorrowedMemory.of(tensor).__cuda_array_interface__
+    assert described["data"] == (tensor.data_ptr(), False)
+    assert described["shape"] == (2, 3)
+    assert np.dtype(described["typestr"]).itemsize == tensor.element_size()
+    alive = weakref.ref(tensor)
+    del tensor
+    assert alive() is None
+
+
+def test_arguments_on_a_gpu_are_aligned() -> None:
+    whole = torch.arange(9.0)
+    assert dynamo._plain(whole).data_ptr() == whole.data_ptr()
+    part = dynamo._plain(whole[1:])
+    assert part.data_ptr() % dynamo.ALIGNMENT == 0
+    torch.testing.assert_close(part, whole[1:])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no NVIDIA GPU that PyTorch can use")
+def test_calls_on_a_gpu_bind_nothing_for_the_same_memory() -> None:
+    compiled = compiled_by_opweave(block().cuda())
+    module = block().cuda()
+    images = [torch.randn(2, 3, 8, 8, device="cuda") for _ in range(3)]
+    for turn in range(6):  # with other arguments, and results that are alive
+        image = images[turn % 3] * (turn + 1)
+        results = [compiled(image), compiled(images[0])]
+        agree(module, lambda x, results=results: results[0], image)
+        agree(module, lambda x, results=results: results[1], images[0])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no NVIDIA GPU that PyTorch can use")

@@ -29,17 +29,25 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from .. import memory
 from ..context.context import MLContext, ml
 from ..context.graph import MLGraph
+from ..core.dtypes import numpy_type
 from ..core.sizes import Size
 from ..core.specialise import sizes_of
+from ..support.cache import Cache
 from ..support.errors import NotSupportedError, require
 from ..support.names import short_repr
 from .order import check_order
 from .program import ConvertedProgram, ProgramOutput, convert_program
 from .runner import WRITTEN, ModuleRunner
-from .tensors import PARTS, shape_of
+from .tensors import DATA_TYPES, PARTS, shape_of
 
 OPTIONS = ("device", "fallback", "precision")
 """The names of options in `torch.compile(options=…)`."""
+
+MAX_BINDINGS = 16
+"""The largest number of addresses of arguments and results for which tensors are kept: PyTorch's allocator reuses memory."""
+
+ALIGNMENT = 16
+"""Bytes to which the memory of a tensor on a GPU must be aligned, as `MLContext.tensor_from` requires."""
 
 MAX_VARIANTS = 16
 """The largest number of graphs that are kept for one graph of Dynamo, as for other layers with the same code; an estimate."""
@@ -391,7 +399,12 @@ class HostRunner:
 
 
 class GpuRunner:
-    """Runs a graph on PyTorch's tensors on an NVIDIA GPU, in the order of PyTorch's stream; results are PyTorch's, too."""
+    """Runs a graph on PyTorch's tensors on an NVIDIA GPU, in the order of PyTorch's stream; results are PyTorch's, too.
+
+    Tensors over the memory of arguments and results are kept by their addresses, so that a call with the same ones binds
+    nothing. They do not own that memory: work on PyTorch's stream is done before work on memory that its allocator hands out
+    again.
+    """
 
     def __init__(self, program: CapturedProgram, context: MLContext, fallback: str) -> None:
         self._context = context
@@ -403,6 +416,10 @@ class GpuRunner:
         inputs = {item.name: item.dtype for item in self.converted.inputs}
         self._dtypes |= {name: inputs[target] for name, target in self.converted.writes.items()}
         self._stream = torch.cuda.current_stream(self._device)
+        graph = self.converted.graph
+        self._inputs = [item for item in self.converted.inputs if graph is not None and item.name in graph.inputs]
+        self._targets: Cache[tuple[Any, ...], list[tuple[str, Any, Any]]] = Cache(MAX_BINDINGS, raw=True)
+        self._bindings: Cache[tuple[Any, ...], tuple[dict[str, Any], dict[str, Any]]] = Cache(MAX_BINDINGS, raw=True)
 
     def is_current(self) -> bool:
         """Whether PyTorch's stream is the one of the context."""
@@ -414,14 +431,12 @@ class GpuRunner:
         sources = {
             item.name: item.buffer if item.position is None else leaves[item.position] for item in converted.inputs
         }
-        shapes: dict[str, tuple[int, ...]] = {}
         results: dict[str, Any] = {}
         if graph is not None:
-            shapes = {name: tuple(shape_of(sources[name])) for name in graph.inputs}
-            results = self._results(graph, shapes)
-            tensors = {name: self._context.tensor_from(_plain(sources[name])) for name in graph.inputs}
-            outputs = {name: self._context.tensor_from(_plain(result)) for name, result in results.items()}
-            self._context.dispatch(graph, tensors, outputs)
+            results = self._results(graph, sources)
+            plain = {item.name: _plain(sources[item.name]) for item in self._inputs}
+            targets = {name: _plain(result) if result.dtype in PARTS else result for name, result in results.items()}
+            self._context.dispatch(graph, *self._tensors(plain, targets))
             for name, target in converted.writes.items():
                 sources[target].copy_(results[name])
                 memory.copies.add(results[name].nbytes, WRITTEN)
@@ -432,19 +447,58 @@ class GpuRunner:
             if output.position is not None:
                 return leaves[output.position]
             if isinstance(output.value, Size):
+                shapes = {item.name: tuple(shape_of(sources[item.name])) for item in self._inputs}
                 return output.value.at(sizes_of(graph.inputs if graph is not None else {}, shapes, "call"))
             return output.value
 
         return tuple(map(result_of, converted.outputs))
 
-    def _results(self, graph: MLGraph, shapes: Mapping[str, Any]) -> dict[str, Any]:
+    def _tensors(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Tensors of the context over the memory of PyTorch's."""
+        tensors = [*inputs.values(), *outputs.values()]
+        key = tuple((tensor.data_ptr(), tensor.shape) for tensor in tensors)
+        if (binding := self._bindings.get(key)) is None:
+            made = {
+                kind: {name: self._context.tensor_from(_borrowed(tensor)) for name, tensor in named.items()}
+                for kind, named in {"inputs": inputs, "outputs": outputs}.items()
+            }
+            binding = self._bindings.put(key, (made["inputs"], made["outputs"]))
+        return binding
+
+    def _results(self, graph: MLGraph, sources: Mapping[str, Any]) -> dict[str, Any]:
         """Tensors of PyTorch's allocator for the outputs of the graph."""
-        results = {}
-        for name, shape in graph.compute_shapes(shapes).items():
-            dtype = self._dtypes.get(name, torch.int64)
-            own = shape[:-1] if dtype in PARTS else shape
-            results[name] = torch.empty(own, dtype=dtype, device=self._device)
-        return results
+        key = tuple(sources[item.name].shape for item in self._inputs)
+        if (targets := self._targets.get(key)) is None:
+            shapes = {item.name: tuple(shape_of(sources[item.name])) for item in self._inputs}
+            targets = []
+            for name, shape in graph.compute_shapes(shapes).items():
+                dtype = self._dtypes.get(name, torch.int64)
+                targets.append((name, shape[:-1] if dtype in PARTS else shape, dtype))
+            self._targets.put(key, targets)
+        return {name: torch.empty(shape, dtype=dtype, device=self._device) for name, shape, dtype in targets}
+
+
+@dataclass(frozen=True)
+class BorrowedMemory:
+    """The memory of a tensor of PyTorch, which it does not keep alive.
+
+    Attributes:
+        __cuda_array_interface__: address, shape and data type.
+    """
+
+    __cuda_array_interface__: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, tensor: Any) -> BorrowedMemory:
+        """The memory of a contiguous tensor."""
+        # The protocol has no codes for bfloat16 and float8, whose names NumPy knows.
+        name = numpy_type(DATA_TYPES[tensor.dtype]).name
+        return cls({"shape": tuple(tensor.shape), "typestr": name, "data": (tensor.data_ptr(), False), "version": 3})
+
+
+def _borrowed(tensor: Any) -> Any:
+    """The memory of a tensor that is not kept alive; a tensor without elements has none."""
+    return BorrowedMemory.of(tensor) if tensor.numel() else tensor
 
 
 def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
@@ -455,7 +509,7 @@ def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]
 
 
 def _plain(tensor: Any) -> Any:
-    """A tensor that DLPack can pass: contiguous, without gradients, bool as uint8, and complex numbers as their parts."""
+    """A tensor that graphs can read: contiguous, aligned, without gradients, bool as uint8, complex numbers as parts."""
     tensor = tensor.detach()
     if tensor.is_conj():
         tensor = tensor.resolve_conj()
@@ -465,4 +519,7 @@ def _plain(tensor: Any) -> Any:
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
         memory.copies.add(tensor.nbytes, "make contiguous")
+    elif tensor.data_ptr() % ALIGNMENT:  # a part of another one
+        tensor = tensor.clone()
+        memory.copies.add(tensor.nbytes, "align")
     return tensor.view(torch.uint8) if tensor.dtype is torch.bool else tensor
