@@ -12,7 +12,7 @@ from ..core.dtypes import FLOATS, INDICES, INFO, DataType
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
 from ..core.shapes import blockwise_broadcasts_to
-from ..core.sizes import is_same_size, is_static
+from ..core.sizes import is_same_size, is_static, may_equal
 from ..ops.constants import constant
 from ..ops.reduction import narrow, widen
 from ..support.errors import require
@@ -89,7 +89,7 @@ def _check_unit(name: str, values: Operand | None, unit: Operand | None, data_ty
         return
     require(values.data_type in BYTES, f"{name} must be int8 or uint8 with {name}_unit, got {values.desc}")
     groups, blocks = values.shape
-    fits = is_same_size(unit.shape[0], groups) and blockwise_broadcasts_to(unit.shape, values.shape)
+    fits = may_equal(unit.shape[0], groups) and blockwise_broadcasts_to(unit.shape, values.shape)
     rule = f"{name}_unit must have the {groups} rows of {name} and a divisor of its {blocks} blocks"
     require(fits, f"{rule}, got {unit.desc}")
 
