@@ -339,17 +339,20 @@ _CAMPAIGN = Campaign(
 )
 
 
-_ON_GPU = replace(
-    _CAMPAIGN,
-    name="loops-gpu-software",
-    about="models of Scan, Loop and If with random bodies: WebGPU against ONNX Runtime",
-    case=partial(compare, devices=["gpu-software"]),
-    count=200,
-    short=8,
-    batch=50,
-    memory=None,
-    seconds=120,
-    obstacle=partial(obstacle, "gpu-software"),
-)
+def _gpu(device: str, where: str, count: int, short: int) -> Campaign:
+    return replace(
+        _CAMPAIGN,
+        name=f"loops-{device}",
+        about=f"models of Scan, Loop and If with random bodies: {where} against ONNX Runtime",
+        case=partial(compare, devices=[device]),
+        count=count,
+        short=short,
+        batch=50,
+        memory=None,
+        seconds=120,
+        obstacle=partial(obstacle, device),
+    )
 
-CAMPAIGNS = {campaign.name: campaign for campaign in (_CAMPAIGN, _ON_GPU)}
+
+_ALL = (_CAMPAIGN, _gpu("gpu-software", "WebGPU", 200, 8), _gpu("cuda", "CUDA", 1000, 8))
+CAMPAIGNS = {campaign.name: campaign for campaign in _ALL}

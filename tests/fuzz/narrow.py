@@ -475,5 +475,6 @@ _ALL = (
     _CAMPAIGN,
     _CAMPAIGN.on("openvino", compare, _CAMPAIGN.count),
     _gpu("webgpu", "gpu-software", 20_000, 40),
+    _gpu("cuda", "cuda", 2_000, 40),
 )
 CAMPAIGNS = {campaign.name: campaign for campaign in _ALL}

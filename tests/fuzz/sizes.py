@@ -180,17 +180,21 @@ _CAMPAIGN = Campaign(
     outcomes=frozenset({"result", "doubtful", "empty"}),
 )
 
-_ON_GPU = replace(
-    _CAMPAIGN,
-    name="sizes-gpu-software",
-    about="graphs of up to 30 operations whose sizes have names, against their static graphs, on WebGPU",
-    case=partial(compare, devices=["gpu-software"]),
-    count=200,
-    short=5,
-    batch=50,
-    memory=None,
-    seconds=120,
-    obstacle=partial(obstacle, "gpu-software"),
-)
 
-CAMPAIGNS = {campaign.name: campaign for campaign in (_CAMPAIGN, _ON_GPU)}
+def _gpu(device: str, where: str, count: int) -> Campaign:
+    return replace(
+        _CAMPAIGN,
+        name=f"sizes-{device}",
+        about=f"graphs of up to 30 operations whose sizes have names, against their static graphs, on {where}",
+        case=partial(compare, devices=[device]),
+        count=count,
+        short=5,
+        batch=50,
+        memory=None,
+        seconds=120,
+        obstacle=partial(obstacle, device),
+    )
+
+
+_ALL = (_CAMPAIGN, _gpu("gpu-software", "WebGPU", 200), _gpu("cuda", "CUDA", 1000))
+CAMPAIGNS = {campaign.name: campaign for campaign in _ALL}
