@@ -23,6 +23,9 @@ from .transfer import read, write
 CHUNK = 512
 """The largest number of tokens of a prompt that the network reads at once."""
 
+SHORT = 64
+"""Tokens of a short prompt, for which GPUs with tensor cores have kernels of their own."""
+
 MAX_SCORES = 2**22
 """The largest number of scores of a layer in a pass on the host, whose engines store them: 16 MB in float32."""
 
@@ -237,10 +240,10 @@ class Decoder:
     def build(self) -> None:
         """Compile the graph now instead of in the first calls of `feed`, by passes whose tokens are forgotten.
 
-        GPUs choose kernels for the numbers of tokens that they see first: a whole chunk, and one token.
+        GPUs choose kernels for the numbers of tokens that they see first: a whole chunk, a short prompt, and one token.
         """
         self._is_built, length = True, len(self.tokens)
-        for most in (1,) if self._is_on_host else (self._chunk, 1):
+        for most in (1,) if self._is_on_host else (self._chunk, SHORT, 1):
             if count := min(most, self.room - length):
                 self._pass([0] * count)
                 self.forget(length)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -20,6 +21,7 @@ from ..composites.packing import pack_codes, unpack_codes
 from ..core.dtypes import numpy_type
 from ..support.errors import DataError, NotSupportedError
 from ..support.names import short_repr
+from ..support.processors import processors
 
 Array = np.ndarray
 
@@ -41,6 +43,9 @@ SCALARS = {
 STRING, ARRAY = 8, 9
 
 MAX_RANK = 4
+
+PAIRED_BYTES, MAX_PAIRING = 2**18, 8
+"""Bytes that a thread rearranges at once, and the largest number of these threads. Estimates."""
 
 MAX_SIZE = 2**31 - 1
 """Maximum dimension of a tensor in WebNN."""
@@ -152,10 +157,21 @@ def _in_pairs(packed: Array) -> Array:
 
     Two bytes at a time: unpacking the numbers, and packing them again, takes almost three times as long.
     """
-    words, half = np.array(packed, order="C").view("<u2"), packed.shape[-1] // 2
-    pairs = np.empty(packed.shape, np.uint8)
-    pairs[..., :half] = words & 0x0F | words >> 4 & 0xF0
-    pairs[..., half:] = words >> 4 & 0x0F | words >> 8 & 0xF0
+    pairs, half = np.empty(packed.shape, np.uint8), packed.shape[-1] // 2
+
+    def pair(rows: slice) -> None:
+        words = np.array(packed[rows], order="C").view("<u2")
+        pairs[rows, ..., :half] = words & 0x0F | words >> 4 & 0xF0
+        pairs[rows, ..., half:] = words >> 4 & 0x0F | words >> 8 & 0xF0
+
+    # Parts stay in the cache; NumPy computes them without the GIL.
+    count = max(1, len(packed) * PAIRED_BYTES // max(1, packed.nbytes))
+    parts = [slice(start, start + count) for start in range(0, len(packed), count)]
+    if len(parts) < 2:
+        pair(slice(None))
+    else:
+        with ThreadPoolExecutor(min(len(parts), processors(), MAX_PAIRING)) as pool:
+            list(pool.map(pair, parts))
     return pairs
 
 

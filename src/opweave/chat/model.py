@@ -529,7 +529,8 @@ class Model:
         return self._operands[name]
 
     def _pack(self, weights: Sequence[Weight]) -> Matrix:
-        blocks: Any = replace(weights[0], data=np.concatenate([weight.data for weight in weights])).blocks()
+        data = weights[0].data if len(weights) == 1 else np.concatenate([weight.data for weight in weights])
+        blocks: Any = replace(weights[0], data=data).blocks()
         if not self.for_cpu:
             return blocks.operands, 0
         blocks = blocks.for_cpu()

@@ -13,6 +13,7 @@ from ....expr.gpu import Buffer, Features
 from ....expr.gpu.dialect import DialectFunction
 from ....expr.gpu.types import layout, unpack
 from ....expr.ir import Input
+from ....support.identity import ByIdentity
 from ..constants import GpuConstant
 from . import terms
 from .elements import ElementReader
@@ -351,14 +352,27 @@ def _upper_in_words(array: np.ndarray, lines: int, width: int) -> np.ndarray:
     return (np.pad(flat, (0, -flat.size % 4)) if flat.size % 4 else flat).view(np.int32)
 
 
+def _are_halves(array: np.ndarray) -> bool:
+    """Whether float16 has all elements; devices may flush those below its normal range to zero."""
+    is_normal = (np.abs(array) >= np.finfo(np.float16).tiny) | (array == 0)
+    return bool(is_normal.all()) and np.array_equal(terms.in_float16(array), array)
+
+
+_ARE_HALVES: ByIdentity[np.ndarray, bool] = ByIdentity()
+"""The results of `_are_halves` for constants, which graphs of several sizes share."""
+
+
 def _halved(buffer: Input, arranged: dict[Input, GpuConstant]) -> Input:
     """Store a constant as float16 if that changes no element: the scales of many files were float16 before."""
     if buffer.desc.data_type != "float32":
         return buffer
-    array = arranged[buffer].make()
-    # Devices may flush smaller ones to zero.
-    is_normal = (np.abs(array) >= np.finfo(np.float16).tiny) | (array == 0)
-    if not is_normal.all() or not np.array_equal(terms.in_float16(array), array):
+    constant = arranged[buffer]
+    is_exact = None if constant.how else _ARE_HALVES.peek(id(constant.source))
+    if is_exact is None:
+        is_exact = _are_halves(constant.make())
+        if not constant.how:
+            _ARE_HALVES.put(constant.source, is_exact)
+    if not is_exact:
         return buffer
     half = Input(buffer.number, Desc("float16", buffer.desc.shape))
     arranged[half] = arranged[buffer].then(terms.in_float16)

@@ -18,6 +18,9 @@ from .problem import Matrix, Problem, ProblemWindow
 from .tensor import suits
 from .tiled import Steps
 
+MAX_SHORT = 128
+"""The largest number of vectors of tiles for short prompts: two or more of the smallest tiles. An estimate."""
+
 DEEPEST = 20
 """The largest number of terms of a step: the largest of `tiles.DEPTHS`."""
 
@@ -43,8 +46,10 @@ def names_needed(problem: Problem, features: Features) -> tuple[set[str], set[st
         size for size in (problem.rows, problem.columns) if isinstance(size, Size) and _is_gemv(problem, size)
     ]:
         return set(), variables_in(tuple(single))
-    if suits(problem, features) and not may_have_names(problem):
-        return names, set()
+    if suits(problem, features):
+        if not may_have_names(problem):
+            return names, set()
+        _note_short(problem)
     if features.is_software and Steps.of(problem, DEEPEST).count > features.max_iterations // 4:
         return set(), names  # `tiles.choose` divides such sums
     return set(), set()
@@ -54,6 +59,17 @@ def _is_gemv(problem: Problem, lines: int) -> bool:
     """Whether a side of a product is a single vector in this run: `gemv` has a faster kernel for this number."""
     sides = isinstance(problem.left, Matrix) and isinstance(problem.right, Matrix) and not problem.is_integer
     return sides and problem.taps == 1 and may_exceed(problem.terms, MIN_THIN_TERMS - 1) and lines == 1
+
+
+def _note_short(problem: Problem) -> None:
+    """Record whether a quantized matrix is multiplied with few vectors, for which kernels have tiles of their own.
+
+    Tiles for long prompts keep few multiprocessors busy with short ones: with 4 bits, a product of 64 rows took as long as one
+    of 512 rows on an H200.
+    """
+    for side, lines in ((problem.right, problem.rows), (problem.left, problem.columns)):
+        if isinstance(side, Matrix) and side.quantized is not None and isinstance(lines, Size):
+            _ = lines > MAX_SHORT  # the scope records the answer
 
 
 def may_have_names(problem: Problem) -> bool:

@@ -39,6 +39,8 @@ BUSY_SHARE = 4
 MIN_PARTS = 4
 """Fewest parts of the keys: with fewer, the second kernel takes longer than the first one saves. An estimate."""
 MAX_PARTS = 64
+WORKGROUPS_OF_UNIT = 4
+"""Workgroups that a unit runs concurrently if each part of the keys is one block."""
 MAX_HELD = 64
 """The largest number of elements that an invocation preloads into registers. An estimate: with this many, the workgroups of
 all parts still run concurrently."""
@@ -163,7 +165,9 @@ def _tile(problem: AttentionSizes, features: Features) -> _FlashTile:
     keys = min(tile.keys, KEYS_OF_PART)
     blocks = -(-problem.keys // keys)
     workgroups = problem.batches * (problem.heads // tile.heads) * -(-problem.queries // tile.queries)
-    parts = min(2 * features.units // workgroups, -(-problem.keys // KEYS_OF_PART), MAX_PARTS, blocks)
+    parts = min(2 * features.units // workgroups, MAX_PARTS, blocks)
+    if blocks <= min(WORKGROUPS_OF_UNIT * features.units // workgroups, MAX_PARTS):
+        parts = blocks  # a part of one block has no loop, and loads queries, keys and values together
     if parts < MIN_PARTS or workgroups > features.units // BUSY_SHARE:
         return tile
     return replace(tile, keys=keys, parts=-(-blocks // -(-blocks // parts)))
@@ -280,6 +284,7 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
         held: list[Local] = []
         if is_single:
             fill_query()
+        if tile.parts > 1:
             of_value = lambda k, h, i, d: problem.value(batch, group, key(k), d)  # noqa: E731
             held = _preload(program, features, count, [*lines, values], of_value)
 
