@@ -2,8 +2,8 @@
 
     npm install --prefix .llama @node-llama-cpp/linux-x64
 
-`Llama` calls it without Node. Parameters are structures whose fields change from release to release: the library fills them in,
-and `Llama` sets only the first ones, whose places it finds by their defaults.
+`Llama` calls it without Node. Parameters are structures whose fields change from release to release: the library fills them
+in, and `Llama` sets only the first ones, whose places it finds by their defaults.
 """
 
 from __future__ import annotations

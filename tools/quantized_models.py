@@ -19,6 +19,7 @@ import opweave as ow
 from benchmarks import networks
 from gate import catalog
 from gate.quantize import types_of
+from opweave.quantization.api import Form
 
 PAGE = Path(__file__).parent.parent / "docs" / "faster.md"
 START, END = (
@@ -26,7 +27,7 @@ START, END = (
     "<!-- end of quantised models -->",
 )
 
-FORMS = ("int8", "int4", "float16")
+FORMS: tuple[Form, ...] = ("int8", "int4", "float16")
 
 MODELS = {
     "PP-OCRv4 det": "text detector, MobileNetV3",
