@@ -87,7 +87,7 @@ def residual(context: ow.MLContext) -> tuple[ow.MLGraph, dict[str, np.ndarray]]:
 def test_save_module_text(tmp_path: Path) -> None:
     graph, _ = residual(CPU)
     written = ow.js.save(graph, tmp_path / "net.js", title="net.onnx")
-    assert written == [tmp_path / "net.js", tmp_path / "net.safetensors"]
+    assert written == [tmp_path / "net.js", tmp_path / "net.safetensors", tmp_path / "net.d.ts"]
     text = written[0].read_text()
     assert text.startswith(f"// Made by opweave {ow.__version__} from net.onnx: a WebNN graph of ")
     for line in (
@@ -252,7 +252,7 @@ def test_numbers_of_all_kinds(modules: Modules) -> None:
 def test_graphs_without_weights_have_one_file(tmp_path: Path) -> None:
     b = ow.MLGraphBuilder(CPU)
     graph = b.build({"y": b.relu(b.input("x", "float32", [2]))})
-    assert ow.js.save(graph, tmp_path / "m.js") == [tmp_path / "m.js"]
+    assert ow.js.save(graph, tmp_path / "m.js") == [tmp_path / "m.js", tmp_path / "m.d.ts"]
     text = (tmp_path / "m.js").read_text()
     assert "export async function build(context) {" in text
     assert "safetensors" not in text
@@ -316,7 +316,8 @@ def test_save_with_names(tmp_path: Path) -> None:
     b = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", drafts=True))
     pooled = b.max_pool2d(b.input("x", "float32", ["n", 3, "h", "w"]), window_dimensions=[3, 3], strides=[2, 2])
     graph = b.build({"y": b.resample2d(b.concat([pooled, pooled], 0), scales=[2, 2])})
-    (path,) = ow.js.save(graph, tmp_path / "m.mjs")
+    path, types = ow.js.save(graph, tmp_path / "m.mjs")
+    assert 'readonly shape: readonly ["n", 3, "h", "w"]' in types.read_text()
     with Server(port=0, device="cpu", drafts=True) as server:
         variables = {"OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or "", "MODULE": str(path)}
         text = node_js.run(["--input-type=module", "-e", NAMES], variables)

@@ -204,6 +204,12 @@ class MLTensor(Described):
             ValidationError: sizes, data type (float32, float16 or uint8), format, usage or an argument do not fit.
             NotSupportedError: the context is not on a WebGPU device.
             InvalidStateError: the tensor is exported, or the context lost.
+
+        >>> import opweave as ow
+        >>> tensor = ow.ml.create_context(device="reference").create_tensor("float32", [1, 3, 8, 8])
+        >>> tensor.copy_from_texture(None)
+        Traceback (most recent call last):
+        opweave.support.errors.NotSupportedError: copy_from_texture: the tensor float32[1, 3, 8, 8] is on reference, not on a WebGPU device
         """
         self._copy_texture("copy_from_texture", texture, encoder, layout=layout, channels=channels, mean=mean, std=std)
 
@@ -232,6 +238,12 @@ class MLTensor(Described):
             ValidationError: sizes, data type (float32, float16 or uint8), format, usage or an argument do not fit.
             NotSupportedError: the context is not on a WebGPU device.
             InvalidStateError: the tensor is exported, or the context lost.
+
+        >>> import opweave as ow
+        >>> tensor = ow.ml.create_context(device="reference").create_tensor("float32", [1, 3, 8, 8])
+        >>> tensor.copy_to_texture(None)
+        Traceback (most recent call last):
+        opweave.support.errors.NotSupportedError: copy_to_texture: the tensor float32[1, 3, 8, 8] is on reference, not on a WebGPU device
         """
         self._copy_texture("copy_to_texture", texture, encoder, layout=layout, channels=channels, mean=mean, std=std)
 

@@ -322,6 +322,11 @@ class ContextTensors:
             ValidationError: the texture or an argument does not fit.
             NotSupportedError: the context is not on a WebGPU device.
             InvalidStateError: the context is lost.
+
+        >>> import opweave as ow
+        >>> ow.ml.create_context(device="reference").tensor_from_texture(None)
+        Traceback (most recent call last):
+        opweave.support.errors.NotSupportedError: tensor_from_texture: the context is on reference, not on a WebGPU device
         """
         check_alive(self)
         shape_of = getattr(self._space, "texture_shape", None)

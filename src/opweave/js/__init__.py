@@ -1,10 +1,10 @@
 """Write graphs as JavaScript modules for WebNN, which run in browsers, and in Node.js on `opweave serve`.
 
-    ow.js.save(graph, "model.js")  # and model.safetensors, its weights
+    ow.js.save(graph, "model.mjs")  # and model.safetensors, its weights, and model.d.mts, its types
 
 In JavaScript:
 
-    import { build } from "./model.js";
+    import { build } from "./model.mjs";
     const context = await navigator.ml.createContext();
     const graph = await build(context);
 """

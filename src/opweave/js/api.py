@@ -18,7 +18,8 @@ from ..support.names import short_repr
 from .module import JsModule
 from .safetensors import write
 
-SUFFIXES = (".js", ".mjs")
+SUFFIXES = {".js": ".d.ts", ".mjs": ".d.mts"}
+"""Names of modules end so, and those of their types for TypeScript."""
 
 
 def save(
@@ -31,20 +32,22 @@ def save(
     """Write a graph as a JavaScript module that builds it with WebNN.
 
     The module has one statement for each operation, named after its label. Weights are in a file in the same folder
-    that ends in `.safetensors`; constants of a few numbers are in the module. Composites and other operations that
+    that ends in `.safetensors`; constants of a few numbers are in the module. A file that ends in `.d.ts` or `.d.mts` has the
+    types of the module for TypeScript. Composites and other operations that
     WebNN does not have are decomposed into operations of WebNN; those of drafts are called by their names in the drafts.
     Inputs that no operation reads are left out, since WebNN refuses them; a comment in the module names them.
     Existing files are replaced once the new files are complete.
 
     Args:
         graph: as returned by `MLGraphBuilder.build` or `opweave.onnx.load`.
-        path: the file to write; its name ends in .js or .mjs.
+        path: the file to write; its name ends in .mjs or .js. Node.js and bundlers read .mjs as a module in every package,
+            and .js only in packages with `"type": "module"`.
         title: origin of the graph, for the first line of the module.
         input_shapes: the shape of each input, to save a graph with names for these sizes alone. Default: inputs keep the
             names in their shapes, which are a draft: `opweave serve --drafts` has them.
 
     Returns:
-        The files that were written: the module, and the weights if there are any.
+        The files that were written: the module, the weights if there are any, and the types.
 
     Raises:
         ValidationError: `graph` is no graph, or the name of the file ends otherwise; `input_shapes` do not fit.
@@ -58,15 +61,17 @@ def save(
     >>> weights = builder.constant(np.ones((64, 64), "float32"))
     >>> graph = builder.build({"y": builder.matmul(builder.input("x", "float32", [1, 64]), weights)})
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [path.name for path in ow.js.save(graph, f"{folder}/model.js")]
-    ['model.js', 'model.safetensors']
+    ...     [path.name for path in ow.js.save(graph, f"{folder}/model.mjs")]
+    ['model.mjs', 'model.safetensors', 'model.d.mts']
     """
     require(isinstance(graph, MLGraph), f"save takes an MLGraph, got {type(graph).__name__}")
     require(isinstance(title, str), f"save: title must be a string, got {short_repr(title)}")
     path = Path(path)
-    require(path.suffix in SUFFIXES, f"save: the name of a module must end in .js or .mjs, got {str(path)!r}")
+    require(
+        path.suffix in SUFFIXES, f"save: the name of a module must end in {' or '.join(SUFFIXES)}, got {str(path)!r}"
+    )
     recorded = recorded_graph(graph) if input_shapes is None else state_of(graph).static_graph("save", input_shapes)
-    weights_path = path.with_suffix(".safetensors")
+    weights_path, types_path = path.with_suffix(".safetensors"), path.with_suffix(SUFFIXES[path.suffix])
     try:
         plain = webnn_only(recorded)
         unread = [name for name in recorded.inputs if name not in plain.inputs]
@@ -80,9 +85,10 @@ def save(
     with ExitStack() as stack:
         # Files are renamed in reverse order: the weights are in place before the module that reads them.
         stack.enter_context(atomic_writer(path)).write(text.encode())
+        stack.enter_context(atomic_writer(types_path)).write(module.declarations().encode())
         if module.weights:
             write(stack.enter_context(atomic_writer(weights_path)), module.weights)
-    return [path, weights_path] if module.weights else [path]
+    return [path, weights_path, types_path] if module.weights else [path, types_path]
 
 
 def webnn_only(graph: Graph) -> Graph:

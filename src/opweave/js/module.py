@@ -95,6 +95,33 @@ class JsModule:
         reader = ["", _script("reader")] if self.weights else []
         return "\n".join([*parts, *doc, *head, "", *body, "}", *reader, ""])
 
+    def declarations(self) -> str:
+        """Return the types of the module for TypeScript, once `text` has been called.
+
+        They name the interfaces of WebNN, whose types the package `opweave-webnn` has.
+        """
+        lines = [f"// Types of {_comment(json.dumps(self.name))}, made by opweave {__version__}.", ""]
+        for name, operands in {"inputs": self.graph.inputs, "outputs": self.graph.outputs}.items():
+            lines.append(f"export declare const {name}: {{")
+            lines += [f"  readonly {_key(key)}: {_desc_type(operand.desc)};" for key, operand in operands.items()]
+            lines.append("};")
+        weights = ""
+        if self.weights:
+            lines += [
+                "",
+                "/** Fetch the weights from the folder of the module. Node.js fetches no files: use readFileSync(). */",
+                "export declare function loadWeights(): Promise<ArrayBuffer>;",
+            ]
+            bytes_type = "ArrayBuffer | Uint8Array"
+            weights = f", weights?: {bytes_type} | Promise<{bytes_type}>"
+        lines += [
+            "",
+            "/** Build the graph in a context of `navigator.ml.createContext()`. */",
+            f"export declare function build(context: MLContext{weights}): Promise<MLGraph>;",
+            "",
+        ]
+        return "\n".join(lines)
+
     # The head --------------------------------------------------------------------------------------------------------
 
     def _comment(self) -> str:
@@ -321,6 +348,12 @@ def _member(name: str) -> str:
 def _desc(desc: Desc) -> str:
     shape = [(size.name or str(size)) if isinstance(size, Size) else size for size in desc.shape]
     return f"{{ dataType: {json.dumps(desc.data_type)}, shape: {json.dumps(shape)} }}"
+
+
+def _desc_type(desc: Desc) -> str:
+    """The type of a descriptor: data type and shape are literals, since code that reads them depends on their values."""
+    shape = ", ".join(json.dumps((d.name or str(d)) if isinstance(d, Size) else d) for d in desc.shape)
+    return f"{{ readonly dataType: {json.dumps(desc.data_type)}; readonly shape: readonly [{shape}] }}"
 
 
 def _comment(text: str) -> str:

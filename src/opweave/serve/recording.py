@@ -1,10 +1,12 @@
-"""Write the graphs that clients build, each as an ONNX model with weights, and as text."""
+"""Write the graphs that clients build, each as an ONNX model with weights, as text and as a page; a page lists them."""
 
 from __future__ import annotations
 
 import hashlib
+import html
 import logging
 import re
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -24,13 +26,32 @@ logger = logging.getLogger(__name__)
 MAX_BYTES = 16 * 2**30
 """Maximum bytes of weights in one recording, so that a page cannot fill the disk."""
 
+INDEX = "index.html"
+
 _NAME = re.compile(r"graph-(\d+)\.txt")
+
+_PAGE = """<!doctype html>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width">
+<title>Recorded graphs</title>
+<style>
+  :root {{ color-scheme: light dark }}
+  body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
+  li {{ margin: 0.5rem 0; overflow-wrap: anywhere }}
+</style>
+<h1>Recorded graphs</h1>
+<ol>
+{items}
+</ol>
+"""
 
 
 class Recording:
     """A folder of the graphs that clients build.
 
-    `graph-0001.onnx` is the first graph, and `graph-0001.txt` describes it. Numbering continues after an earlier recording.
+    `graph-0001.onnx` is the first graph, `graph-0001.txt` describes it, and `graph-0001.html` draws it. `index.html` lists all
+    graphs of the folder. Numbering continues after an earlier recording.
     Equal graphs are written once; `texts` has the text of each. After `max_bytes` of weights, graphs are written as text only.
     """
 
@@ -77,6 +98,10 @@ class Recording:
         try:
             with atomic_writer(self.folder / f"{name}.txt") as file:
                 file.write("\n".join([*heading, graph.explain(), ""]).encode("utf-8", "backslashreplace"))
+            with suppress(MLError):  # the client may have destroyed its context meanwhile
+                graph.draw(self.folder / f"{name}.html")
+            with self._lock, atomic_writer(self.folder / INDEX) as file:
+                file.write(_index(self.folder).encode("utf-8", "backslashreplace"))
         except MLError as error:
             logger.warning("%s is not recorded: %s", name, error)
             return
@@ -91,3 +116,21 @@ class Recording:
         except MLError as error:
             return f"not written as ONNX: {error}"
         return f"written as {name}.onnx"
+
+
+def _index(folder: Path) -> str:
+    """The page that lists the graphs of a folder, with links to their files."""
+    items = []
+    for path in sorted(folder.iterdir()):
+        if _NAME.fullmatch(path.name) is None:
+            continue
+        with path.open(encoding="utf-8") as file:
+            description = file.readline().strip().partition(": ")[2]
+        forms = {".html": "drawing", ".txt": "text", ".onnx": "ONNX model"}
+        links = [
+            f'<a href="{path.stem}{suffix}">{form}</a>'
+            for suffix, form in forms.items()
+            if path.with_suffix(suffix).exists()
+        ]
+        items.append(f'<li value="{int(path.stem[6:])}">{html.escape(description)}: {", ".join(links)}</li>')
+    return _PAGE.format(items="\n".join(items))

@@ -161,7 +161,11 @@ class Server:
 
     @property
     def recorded(self) -> list[str]:
-        """The texts of the different graphs that clients have built, in order; none without `record`."""
+        """The texts of the different graphs that clients have built, in order; none without `record`.
+
+        >>> Server(port=0).recorded
+        []
+        """
         return [] if self._recording is None else list(self._recording.texts)
 
     @property
