@@ -46,6 +46,7 @@ from gate import catalog
 from opweave.compile.winners import Winner
 
 SHARED = {
+    "llama_library",
     "__init__",
     "__main__",
     "budgets",

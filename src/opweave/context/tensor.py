@@ -209,7 +209,7 @@ class MLTensor(Described):
         >>> tensor = ow.ml.create_context(device="reference").create_tensor("float32", [1, 3, 8, 8])
         >>> tensor.copy_from_texture(None)
         Traceback (most recent call last):
-        opweave.support.errors.NotSupportedError: copy_from_texture: the tensor float32[1, 3, 8, 8] is on reference, not on a WebGPU device
+        opweave.support.errors.NotSupportedError: copy_from_texture: the tensor float32[1, 3, 8, 8] is on reference, ...
         """
         self._copy_texture("copy_from_texture", texture, encoder, layout=layout, channels=channels, mean=mean, std=std)
 
@@ -243,7 +243,7 @@ class MLTensor(Described):
         >>> tensor = ow.ml.create_context(device="reference").create_tensor("float32", [1, 3, 8, 8])
         >>> tensor.copy_to_texture(None)
         Traceback (most recent call last):
-        opweave.support.errors.NotSupportedError: copy_to_texture: the tensor float32[1, 3, 8, 8] is on reference, not on a WebGPU device
+        opweave.support.errors.NotSupportedError: copy_to_texture: the tensor float32[1, 3, 8, 8] is on reference, ...
         """
         self._copy_texture("copy_to_texture", texture, encoder, layout=layout, channels=channels, mean=mean, std=std)
 

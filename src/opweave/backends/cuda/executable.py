@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.graph import Graph
 from ...support.identity import ByIdentity
-from ..gpu.arenas import Arena
+from ..gpu.arenas import GpuArena
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
 from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner, MeasuredGpuRunner
@@ -72,7 +72,7 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
     engine: CudaDevice
 
     def __init__(self, graph: Graph, backend: GpuBackend, engine: CudaDevice) -> None:
-        self._chains: ByIdentity[Arena[GpuIntermediates[DriverLaunch]], _Chains] = ByIdentity()
+        self._chains: ByIdentity[GpuArena[GpuIntermediates[DriverLaunch]], _Chains] = ByIdentity()
         self._launch = engine.driver.launch
         self._sizes: Mapping[str, int] = {}
         super().__init__(graph, backend, engine)
@@ -122,7 +122,7 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[DriverLaunch]:
         return _CudaCall(self, inputs, outputs, self.submit)
 
-    def submit(self, arena: Arena[GpuIntermediates[DriverLaunch]], runs: Sequence[DriverLaunch | None]) -> None:
+    def submit(self, arena: GpuArena[GpuIntermediates[DriverLaunch]], runs: Sequence[DriverLaunch | None]) -> None:
         """Launch the graph of a binding. The caller has taken the arena, so no other thread uses its graphs."""
         chains = self._chains.peek(id(arena)) or self._chains.put(arena, _Chains())
         chain = chains.last

@@ -25,7 +25,7 @@ MAX_EXCESS = 2
 """An arena shrinks if it has this many times the memory that the versions in use need; an estimate."""
 
 
-class Arena(Generic[M]):
+class GpuArena(Generic[M]):
     """Buffers for the intermediates of one run at a time, the largest first.
 
     `memories` has what each version of a runner has bound to the buffers. An entry ends with its version, or with one of the
@@ -75,19 +75,19 @@ class Arena(Generic[M]):
                 self.sizes[rank] = size
 
 
-class Arenas(Pool[Arena[M]]):
+class Arenas(Pool[GpuArena[M]]):
     """Arenas of a runner and its versions: each run takes one."""
 
     def __init__(self, device: GpuDevice) -> None:
         super().__init__()
         self._device, self._lock = device, Lock()
         self._needed: WeakKeyDictionary[Any, Sequence[int]] = WeakKeyDictionary()
-        self._for_commands: Arena[M] | None = None
+        self._for_commands: GpuArena[M] | None = None
 
-    def new(self) -> Arena[M]:
-        return Arena(self._device)
+    def new(self) -> GpuArena[M]:
+        return GpuArena(self._device)
 
-    def for_commands(self) -> Arena[M]:
+    def for_commands(self) -> GpuArena[M]:
         """Return the arena of runs in command buffers of the caller, which the device's queue executes one after another.
 
         No other run takes it: nobody knows when the caller submits the commands.

@@ -15,7 +15,7 @@ from ...memory import NOT_IN_PLACE, Plan, copies
 from ...memory.planner import Life, plan_buffers
 from ...support.identity import ByIdentity
 from .. import KEEPS_FLOAT32, How, KernelTime, Measured, Runner, Update
-from .arenas import Arena, Arenas
+from .arenas import Arenas, GpuArena
 from .arrays import DeviceArray
 from .backend import GpuBackend
 from .device import GpuDevice
@@ -113,7 +113,7 @@ class GpuKernelRunner(Runner, Generic[Bound]):
     def bind_kernel(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> Bound:
         """Bind the kernel of a step to memory."""
 
-    def memory_in(self, arena: Arena[GpuIntermediates[Bound]]) -> GpuIntermediates[Bound]:
+    def memory_in(self, arena: GpuArena[GpuIntermediates[Bound]]) -> GpuIntermediates[Bound]:
         """Return the intermediates in an arena, with the kernels bound that use nothing else."""
         memory = arena.memories.peek(id(self))
         if memory is None:
@@ -181,7 +181,7 @@ class DeviceCall(Generic[Bound]):
         owner: GpuKernelRunner[Bound],
         inputs: Sequence[DeviceArray],
         outputs: Sequence[DeviceArray],
-        submit: Callable[[Arena[GpuIntermediates[Bound]], Sequence[Bound | None]], None],
+        submit: Callable[[GpuArena[GpuIntermediates[Bound]], Sequence[Bound | None]], None],
     ) -> None:
         self.owner, self.submit = owner, submit
         self._lent = [array for array in (*inputs, *outputs) if array.lent]
@@ -252,7 +252,7 @@ class MeasuredGpuRunner(Measured, Generic[Bound]):
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> DeviceCall[Bound]:
         return DeviceCall(self.plain, inputs, outputs, self._measure)
 
-    def _measure(self, arena: Arena[GpuIntermediates[Bound]], runs: Sequence[Bound | None]) -> None:
+    def _measure(self, arena: GpuArena[GpuIntermediates[Bound]], runs: Sequence[Bound | None]) -> None:
         self.times.append(self.plain.time_kernels(runs))
 
     def finish(self) -> list[KernelTime]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ...core.graph import Graph
-from ..gpu.arenas import Arena
+from ..gpu.arenas import GpuArena
 from ..gpu.arrays import DeviceArray
 from ..gpu.backend import GpuBackend
 from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner, MeasuredGpuRunner
@@ -79,7 +79,7 @@ class DeviceRunner(GpuKernelRunner[WebGpuRun]):
     def bind(self, inputs: Sequence[DeviceArray], outputs: Sequence[DeviceArray]) -> WebGpuCall:
         return WebGpuCall(self, inputs, outputs, self._submit)
 
-    def _submit(self, arena: Arena[GpuIntermediates[WebGpuRun]], runs: Runs) -> None:
+    def _submit(self, arena: GpuArena[GpuIntermediates[WebGpuRun]], runs: Runs) -> None:
         device = self.engine.device
         for part in self._parts:
             encoder = device.create_command_encoder()
