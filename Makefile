@@ -199,7 +199,7 @@ tests/web/node_modules/.package-lock.json: tests/web/package-lock.json
 
 $(VENV)-torch/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-torch
-	$(VENV)-torch/bin/python $(PIP) --editable '.[torch]'
+	$(VENV)-torch/bin/python $(PIP) --editable '.[torch-tests]'
 	touch $@
 
 $(VENV)-scale/.installed: pyproject.toml

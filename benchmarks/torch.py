@@ -4,8 +4,8 @@
     python -m benchmarks torch --device cuda      # calls of torch.compile beside inductor with CUDA graphs
     python -m benchmarks torch --render           # writes docs/models-torch.md of the files
 
-Needs the extra torch, and the packages of `tools/torch_modules.txt`. The modules are those of `tools/torch_modules.py`. Each
-is measured in separate processes, whose caches on disk are empty.
+Needs the extra torch-tests, and the packages of `tools/torch_modules.txt`. The modules are those of `tools/torch_modules.py`.
+Each is measured in separate processes, whose caches on disk are empty.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Export networks of many kinds by PyTorch's exporter, with random weights from a fixed seed.
 
-    pip install .[torch] transformers
+    pip install .[torch-tests] transformers
     python tools/export_networks.py FOLDER
     python -m gate.agreement FOLDER
 

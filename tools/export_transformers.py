@@ -1,6 +1,6 @@
 """Export the models of `tests/onnx/test_onnx_transformers.py` by PyTorch's two exporters, with what PyTorch computes.
 
-    pip install .[torch]
+    pip install .[torch-tests]
     python tools/export_transformers.py tests/data/transformers
 
 An encoder, and the step of a decoder whose cache grows or has a fixed size. Weights are random, from a fixed seed. Each model

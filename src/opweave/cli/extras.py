@@ -17,6 +17,7 @@ PURPOSES = {
     "safetensors": "reads and writes weights",
     "scale": "runs models on clusters of Ray: `opweave deploy --ray`",
     "server": "serves models over HTTP: `opweave deploy`, `opweave chat --serve`",
+    "torch": "modules of PyTorch as graphs, and in `torch.compile`",
     "wasm": "runs WebAssembly kernels",
     "webgpu": "runs graphs on GPUs of any vendor",
 }

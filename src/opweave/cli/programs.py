@@ -187,7 +187,7 @@ class ProgramSession:
 
 def load_program(model: Path) -> Any:
     """Read a file of `torch.export.save`."""
-    torch = import_extra("torch", "", f"reading {model.name}")
+    torch = import_extra("torch", "torch", f"reading {model.name}")
     with model.open("rb"):  # an error of the system says what is wrong
         pass
     log = logging.getLogger("torch.export")  # it would print a traceback of what the error below says

@@ -33,5 +33,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from ..support.errors import import_extra
 
-    import_extra("torch", "", f"opweave.pytorch.{name}")
+    import_extra("torch", "torch", f"opweave.pytorch.{name}")
     return getattr(import_module(_HOMES[name], __name__), name)

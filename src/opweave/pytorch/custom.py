@@ -59,7 +59,7 @@ def register_torch(name: str, op: Op[..., Any], *, attributes: Mapping[str, str]
     renamed = dict(attributes or {})
     for ours in renamed.values():
         require(ours in op.attributes, f"{subject}: {op.name} has the attributes {list(op.attributes)}, not {ours!r}")
-    import_extra("torch", "", subject)
+    import_extra("torch", "torch", subject)
     from .registry import CONVERTERS, converts
 
     key = f"{library}.{operator}.{overload or 'default'}"
@@ -138,7 +138,7 @@ def as_torch_op(op: Op[..., Any], name: str | None = None, *, outputs: int = 1) 
     full_name = f"opweave::{op.name}" if name is None else name
     require(outputs > 0, f"{subject}: outputs must be at least 1, got {outputs}")
     schema = _schema_of(op, outputs)
-    import_extra("torch", "", subject)
+    import_extra("torch", "torch", subject)
     import torch
 
     register_torch(full_name, op)
@@ -181,7 +181,7 @@ def onnx_translations() -> dict[Any, Callable[..., Any]]:
     >>> [str(operator) for operator in onnx_translations() if "halved" in str(operator)]
     ['example.halved.default']
     """
-    import_extra("torch", "", "onnx_translations")
+    import_extra("torch", "torch", "onnx_translations")
     import_extra("onnxscript", "", "onnx_translations")
     import torch
 

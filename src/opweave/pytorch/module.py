@@ -65,7 +65,7 @@ def from_torch(
     require(
         fallback in ("auto", "error"), f"from_torch: fallback must be 'auto' or 'error', got {short_repr(fallback)}"
     )
-    import_extra("torch", "", "from_torch")
+    import_extra("torch", "torch", "from_torch")
     from .order import check_order
 
     check_order()
@@ -162,7 +162,7 @@ class CompiledModule:
 @lazy_imports.diff_torch.provide
 def diff_module(model: Any, other: Any, inputs: Any, on: Any, tolerance: float, progress: Any) -> Difference:
     """See `opweave.diff`."""
-    import_extra("torch", "", "diff")
+    import_extra("torch", "torch", "diff")
     from .diff import diff_torch  # which imports PyTorch
 
     return diff_torch(model, other, inputs, on, tolerance, progress)
