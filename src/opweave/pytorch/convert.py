@@ -243,6 +243,10 @@ class Frame:
     def run_by_torch(self, node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str) -> Any:
         """Add a node that PyTorch runs."""
         own, name, place = self.owner, str(target), place_of(node)
+        if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()) and not node.all_input_nodes:
+            raise NotSupportedError(
+                f"from_torch: {name} in {place} draws random numbers; pass them as an argument of the module"
+            )
         if not own.takes_fallback:
             raise NotSupportedError(
                 f"from_torch: {name} in {place}: {reason}; fallback='auto' runs it in PyTorch, "

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch._guards import TracingContext
 from torch._subclasses import FakeTensorMode
+from torch.amp.autocast_mode import _enter_autocast
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -177,6 +178,7 @@ class DynamoGraph:
         self._numbers = [i for i in self.dynamic if _is_number(self._placeholders[i])]
         self._fakes = self._fake(example_inputs)
         self._variants: list[Variant] = []
+        self._has_warned = False
 
     def _fake(self, values: Sequence[Any]) -> tuple[Any, list[Any]]:
         """The tensors without memory that stand for the arguments, whose sizes are Dynamo's symbols, and their mode."""
@@ -226,6 +228,17 @@ class DynamoGraph:
         program = _capture(self._module, self._placeholders, *fakes, dict(zip(self.static, tensors, strict=True)))
         runner = GpuRunner if context.device.name.startswith("cuda") else HostRunner
         return runner(program, context, self._options.fallback)
+
+    def run_by_torch(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Let PyTorch run a call whose written arguments share memory, which graphs have apart."""
+        text = "a call writes to an argument that shares memory with another one"
+        if self._options.fallback == "error":
+            raise NotSupportedError(f"torch.compile(backend='opweave'): {text}; pass a copy (clone) of one")
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(f"torch.compile: PyTorch runs a part of the program, since {text}", stacklevel=2)
+        results: tuple[Any, ...] = self._module.forward(*values)
+        return results
 
     def key_of(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """The sizes and numbers of a call."""
@@ -281,12 +294,26 @@ def _hint_of(value: Any) -> Any:
     return value.node.hint if isinstance(value, torch.SymInt) else value
 
 
+def _has_autocast(module: Any) -> bool:
+    """Whether a graph runs under autocast, or enters it."""
+    if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
+        return True
+    return any(node.target is _enter_autocast for node in module.graph.nodes)
+
+
 def _capture(
     module: Any, placeholders: Sequence[Any], mode: Any, fakes: Sequence[Any], static: Mapping[int, Any]
 ) -> CapturedProgram:
     """Trace a graph of PyTorch's functions to ATen operators, those of exported programs."""
-    with mode, torch.no_grad(), fx_traceback.preserve_node_meta():
-        traced = make_fx(torch.fx.Interpreter(module).run, pre_dispatch=True)(*fakes)
+    # Autocast casts below the level of exported programs, where composite operators are whole.
+    pre_dispatch = not _has_autocast(module)
+    cache = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)  # which would keep tensors without memory
+    try:
+        with mode, torch.no_grad(), fx_traceback.preserve_node_meta():
+            traced = make_fx(torch.fx.Interpreter(module).run, pre_dispatch=pre_dispatch)(*fakes)
+    finally:
+        torch.set_autocast_cache_enabled(cache)
     inputs, state = [], {}
     nodes = [node for node in traced.graph.nodes if node.op == "placeholder"]
     for position, (node, original) in enumerate(zip(nodes, placeholders, strict=True)):
@@ -364,6 +391,7 @@ class Variant:
         self._watched = [t for t in tensors if not t.is_inference() and not any(t is other for other in written)]
         self._versions = list(map(_version_of, self._watched))
         self._pick = _picker(owner.static)
+        self._targets = [item for item in converted.inputs if item.name in targets]
 
     def takes(self, values: Sequence[Any]) -> bool:
         """Whether the graph is for the parameters, sizes and stream of a call."""
@@ -379,7 +407,17 @@ class Variant:
 
     def run(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Run the graph on the arguments of a call."""
-        return self._runner.run([values[i] for i in self._owner.dynamic])
+        leaves = [values[i] for i in self._owner.dynamic]
+        if self._targets and self._writes_to_shared(leaves):
+            return self._owner.run_by_torch(values)
+        return self._runner.run(leaves)
+
+    def _writes_to_shared(self, leaves: Sequence[Any]) -> bool:
+        """Whether the graph writes to memory that another argument or buffer has, too."""
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        tensors += [item.buffer for item in self._targets if item.position is None]
+        written = [item.buffer if item.position is None else leaves[item.position] for item in self._targets]
+        return any(share_memory(a, b) for a in written for b in tensors if a is not b)
 
 
 class HostRunner:
@@ -499,6 +537,20 @@ class BorrowedMemory:
 def _borrowed(tensor: Any) -> Any:
     """The memory of a tensor that is not kept alive; a tensor without elements has none."""
     return BorrowedMemory.of(tensor) if tensor.numel() else tensor
+
+
+def share_memory(a: Any, b: Any) -> bool:
+    """Whether the spans of two tensors overlap in memory."""
+    if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr() or not (a.numel() and b.numel()):
+        return False
+
+    def span(tensor: Any) -> tuple[int, int]:
+        last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+        start = tensor.data_ptr()
+        return start, start + (last + 1) * tensor.element_size()
+
+    (first, first_end), (second, second_end) = span(a), span(b)
+    return first < second_end and second < first_end
 
 
 def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
