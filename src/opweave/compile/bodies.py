@@ -42,7 +42,7 @@ def with_recurrences(graph: Graph, origin: Mapping[Node, Node], backend: Backend
             replaced[node] = match
     if not replaced:
         return graph, origin
-    builder, copies, parents = _copy_inputs(graph), dict[Operand, Operand](), dict[Node, Node]()
+    builder, copies, parents = copy_inputs(graph), dict[Operand, Operand](), dict[Node, Node]()
     copies.update(zip(graph.inputs.values(), builder.inputs.values(), strict=True))
 
     def follow(operand: Operand) -> Operand:
@@ -59,7 +59,7 @@ def with_recurrences(graph: Graph, origin: Mapping[Node, Node], backend: Backend
         copies.update(zip(node.outputs, results, strict=True))
         assert results[0].node is not None
         parents[results[0].node] = origin.get(node, node)
-    return _finish_copy(graph, builder, copies, parents)
+    return finish_copy(graph, builder, copies, parents)
 
 
 def _runs_as_one_kernel(node: Node, recurrence: Recurrence, operands: Sequence[Operand], backend: Backend) -> bool:
@@ -81,9 +81,14 @@ def _runs_as_one_kernel(node: Node, recurrence: Recurrence, operands: Sequence[O
         from ..expr.halide.repetition import HalideLoop
 
         return isinstance(compile_recurrence(recurrence), HalideLoop)
-    descs = tuple(output.desc for output in node.outputs)
-    stand_in = Recorder()
-    (result, *_) = add_node(stand_in, recur, {"operands": tuple(operands)}, {"recurrence": recurrence}, "", descs)
+    return has_kernel(backend, recurrence, operands)
+
+
+def has_kernel(backend: Backend, recurrence: Recurrence, operands: Sequence[Operand]) -> bool:
+    """Whether a device has one kernel for all steps of a recurrence."""
+    descs = recurrence.results_for([operand.desc for operand in operands])
+    inputs = {"operands": tuple(operands)}
+    (result, *_) = add_node(Recorder(), recur, inputs, {"recurrence": recurrence}, "", descs)
     assert result.node is not None
     return backend.supports(result.node)
 
@@ -158,7 +163,7 @@ def _terms_of(step: Formula) -> int:
     return sum(estimate(size_of((*node.free, *node.variables))) for node in reductions)
 
 
-def _copy_inputs(graph: Graph) -> Recorder:
+def copy_inputs(graph: Graph) -> Recorder:
     """A builder with the inputs of a graph."""
     builder = Recorder()
     builder.takes_empty = True
@@ -167,7 +172,7 @@ def _copy_inputs(graph: Graph) -> Recorder:
     return builder
 
 
-def _finish_copy(
+def finish_copy(
     graph: Graph, builder: Recorder, copies: Mapping[Operand, Operand], parents: Mapping[Node, Node]
 ) -> tuple[Graph, Mapping[Node, Node]]:
     """The copy of a graph in a builder, and the parents of its nodes."""
@@ -189,7 +194,7 @@ def with_legal_bodies(
     """
     if not any(node.op.bodies for node in graph.nodes):
         return graph, origin
-    builder, parents = _copy_inputs(graph), dict[Node, Node]()
+    builder, parents = copy_inputs(graph), dict[Node, Node]()
     copies: dict[Operand, Operand] = dict(zip(graph.inputs.values(), builder.inputs.values(), strict=True))
     for node in graph.nodes:
         attributes = dict(node.attributes)
@@ -201,7 +206,7 @@ def with_legal_bodies(
         copies.update(zip(node.outputs, results, strict=True))
         assert results[0].node is not None
         parents[results[0].node] = origin.get(node, node)
-    return _finish_copy(graph, builder, copies, parents)
+    return finish_copy(graph, builder, copies, parents)
 
 
 def _legal_body(body: Body, supports: Callable[[Node], bool], backend: str) -> Body:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import get_ident
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from ..core.guards import guarded_sizes
 from ..core.specialise import node_at
 from ..core.value_ranges import input_ranges
 from ..expr import kernels, limits
+from ..expr.recurrence import Recurrence
 from ..kernels import KernelCall, PreparedKernel
 from ..kernels.expression import descs_of, program_of_nodes
 from ..memory.spaces import HOST
@@ -128,6 +130,18 @@ def _compile_for(
         from .constants import fold_constants
 
         legal, origin = fold_constants(legal, origin)
+    fused: set[Node] = set()
+    if fuse and choice.fuse and any(node.op.recurrence is not None for node in legal.nodes):
+        from .recurrence_fusion import FUSED, fuse_recurrences  # most graphs do without its imports
+
+        legal, origin, parts_of_steps = fuse_recurrences(
+            legal,
+            origin,
+            partial(_runs_in_steps, chooser, backend),
+            partial(_has_kernel_of_steps, backend),
+            rounds=backend.precision == "ieee",
+        )
+        fused = {chosen.origin[node] for node in parts_of_steps if node in chosen.origin}
     most = limits.limit(limits.WORK_VARIABLE, limits.MAX_WORK) // 2  # the other half is for the loop itself
 
     def kinds_of(graph: Graph) -> dict[Node, Hashable]:
@@ -189,10 +203,30 @@ def _compile_for(
                 segment.runner.complete()
     unrun = dict.fromkeys({chosen.origin[node] for node in chosen.legal.nodes}.difference(origin.values()), FOLDED)
     unrun |= chosen.absorbed
+    unrun |= dict.fromkeys(fused.difference(origin.values()), FUSED if fused else "")
     placements = _placements(graph, reasons, legal, origin, compiled, host_device, unrun)
     program = Program(legal, origin, compiled, placements, backend.space, input_ranges(graph), choice.reason)
     program.untried = choice.untried
     return program
+
+
+def _runs_in_steps(chooser: Chooser, backend: Backend, node: Node) -> bool:
+    """Whether a node runs where recurrences run as one kernel: on the device, or in compiled loops of the host."""
+    kind = chooser.kind(node)
+    if not backend.space.is_host:
+        return kind == backend.name
+    if not (backend.gains_from_loops and kernels.is_compiled()):
+        return False
+    return kind == node.serial if node.op.recurrence is not None else kind in (EXPRESSION, backend.name)
+
+
+def _has_kernel_of_steps(backend: Backend, recurrence: Recurrence, operands: Sequence[Operand]) -> bool:
+    """Whether one kernel runs a recurrence."""
+    if backend.space.is_host:
+        return True
+    from .bodies import has_kernel
+
+    return has_kernel(backend, recurrence, operands)
 
 
 @dataclass(frozen=True)

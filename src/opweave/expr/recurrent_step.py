@@ -316,7 +316,7 @@ def join_steps(recurrence: Recurrence, count: int) -> Formula | None:
                 done[node] = node.rebuild(tuple(done[part] for part in node.parts))
         bodies = tuple(done[output.body] for output in step.outputs)
         for source, body in zip(step.inputs, bodies[: recurrence.states], strict=False):
-            states[source] = _as_read(body, source.desc)
+            states[source] = as_read(body, source.desc)
         for parts, body in zip(slices, bodies[recurrence.states :], strict=True):
             parts.append(body)
     axes = step.outputs[0].axes
@@ -324,7 +324,7 @@ def join_steps(recurrence: Recurrence, count: int) -> Formula | None:
     return Formula(step.name, tuple(inputs), tuple(Output(axes, body) for body in results))
 
 
-def _as_read(body: Expr, desc: Desc) -> Expr:
+def as_read(body: Expr, desc: Desc) -> Expr:
     """A value as a load of the array that stores it: bool as uint8, and float16 rounded."""
     if body.type != desc.data_type:
         return Cast(body, desc.data_type)
