@@ -34,7 +34,7 @@ FUSED = "a part of the step of a recurrence"
 """Remark on operations that are fused."""
 
 
-class _Group:
+class _FusedRecurrence:
     """A recurrence and the operations that are fused with it; `results` are the operands of the graph that it computes."""
 
     def __init__(self, node: Node) -> None:
@@ -51,11 +51,11 @@ class _Fusion:
             for operand in node.operands:
                 self.readers.setdefault(operand, []).append(node)
         self.outputs = set(graph.outputs.values())
-        self.groups: dict[Node, _Group] = {}
+        self.groups: dict[Node, _FusedRecurrence] = {}
 
     def add(self, node: Node, supports: Callable[[Recurrence, Sequence[Operand]], bool]) -> None:
         """Fuse a recurrence with its neighbours, one after the other."""
-        group = _Group(node)
+        group = _FusedRecurrence(node)
         if group.recurrence.step.stored or group.recurrence.step.checks or group.recurrence.step.has_sizes:
             return
         self.groups[node] = group
@@ -72,7 +72,7 @@ class _Fusion:
         if len(group.nodes) == 1:
             del self.groups[node]
 
-    def _before(self, group: _Group) -> Iterator[tuple[Recurrence, list[Node], list[Operand], list[Operand]]]:
+    def _before(self, group: _FusedRecurrence) -> Iterator[tuple[Recurrence, list[Node], list[Operand], list[Operand]]]:
         """The recurrence with an operation before it, for each such operation."""
         states = group.recurrence.states
         for number, along in enumerate(group.recurrence.inputs):
@@ -94,7 +94,7 @@ class _Fusion:
             operands = [*group.operands[:place], *reads, *group.operands[place + 1 :]]
             yield fused, [node], operands, group.results
 
-    def _behind(self, group: _Group) -> Iterator[tuple[Recurrence, list[Node], list[Operand], list[Operand]]]:
+    def _behind(self, group: _FusedRecurrence) -> Iterator[tuple[Recurrence, list[Node], list[Operand], list[Operand]]]:
         """The recurrence with an operation behind it, for each such operation."""
         states = group.recurrence.states
         for number, along in enumerate(group.recurrence.outputs):
@@ -165,7 +165,7 @@ class _Fusion:
         originals = {own: operand for operand, own in slices.items()}
         return formula, [originals[read] for read in reads], [alongs[originals[read]] for read in reads]
 
-    def _depends(self, operand: Operand, group: _Group) -> bool:
+    def _depends(self, operand: Operand, group: _FusedRecurrence) -> bool:
         """Whether an operand depends on a group."""
         pending, seen = [operand], {operand}
         while pending:
