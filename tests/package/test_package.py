@@ -366,6 +366,7 @@ def test_links_from_the_api_to_packages_that_build_on_it() -> None:
         "draw": "inspect.drawing.api",
         "draw_model": "inspect.drawing.api",
         "explain": "inspect.explain",
+        "keyed_graphs": "saved.keyed",
         "load_graph": "saved.api",
         "on_arrays": "lazy.call",
         "profile": "inspect.profile",

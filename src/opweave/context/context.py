@@ -455,6 +455,89 @@ class MLContext(ContextTensors):
         graph: MLGraph = lazy_imports.load_graph(self, path, trusted)
         return graph
 
+    def save_graph(self, key: str, graph: MLGraph) -> None:
+        """Keep a graph of this context by key, for this user; one that has the key is replaced.
+
+        This is a draft (https://github.com/webmachinelearning/webnn/issues/862), for contexts with `drafts=True`. Graphs are
+        files as those of `MLGraph.save`, in the folder `graphs` of the cache directory. Together they take at most
+        `$OPWEAVE_GRAPHS_BYTES`, 4 GiB by default.
+
+        Args:
+            key: 1 to 1024 characters.
+            graph: a graph of this context.
+
+        Raises:
+            ValidationError: the context has no drafts; the key or the graph does not fit.
+            InvalidStateError: the graph is destroyed, or the context lost.
+            NotSupportedError: an operation or an attribute cannot be written, as for `MLGraph.save`.
+            OperationError: there is no room, or no directory that this user alone can write to.
+            DataError: the file cannot be written.
+
+        >>> import numpy as np, opweave as ow
+        >>> context = ow.ml.create_context(device="reference", drafts=True)
+        >>> builder = ow.MLGraphBuilder(context)
+        >>> context.save_graph("negated", builder.build({"y": builder.input("x", "float32", [2]).neg()}))
+        >>> "negated" in context.list_graphs()
+        True
+        >>> context.compute(context.load_graph("negated"), {"x": np.float32([1, 2])})["y"].tolist()
+        [-1.0, -2.0]
+        >>> context.delete_graph("negated")
+        >>> "negated" in context.list_graphs()
+        False
+        """
+        require_drafts(self._state.drafts, "save_graph")
+        lazy_imports.keyed_graphs(self).save(key, graph)
+
+    def load_graph(self, key: str) -> MLGraph:
+        """Load a graph that `save_graph` has kept, here or in another process; a draft.
+
+        Args:
+            key: as `save_graph` got it.
+
+        Raises:
+            ValidationError: the context has no drafts, or the key is no text of 1 to 1024 characters.
+            DataError: there is no such graph, or its file is damaged.
+            InvalidStateError: the context is lost.
+
+        >>> import opweave as ow
+        >>> ow.ml.create_context(device="reference", drafts=True).load_graph("never saved")
+        Traceback (most recent call last):
+        opweave.support.errors.DataError: load_graph: there is no graph 'never saved'
+        """
+        require_drafts(self._state.drafts, "load_graph")
+        graph: MLGraph = lazy_imports.keyed_graphs(self).load(key)
+        return graph
+
+    def list_graphs(self) -> list[str]:
+        """The keys of the graphs that `save_graph` has kept, sorted; a draft.
+
+        Raises:
+            ValidationError: the context has no drafts.
+            InvalidStateError: the context is lost.
+
+        >>> import opweave as ow
+        >>> "never saved" in ow.ml.create_context(device="reference", drafts=True).list_graphs()
+        False
+        """
+        require_drafts(self._state.drafts, "list_graphs")
+        keys: list[str] = lazy_imports.keyed_graphs(self).keys()
+        return keys
+
+    def delete_graph(self, key: str) -> None:
+        """Delete a graph that `save_graph` has kept; nothing happens if there is none. A draft.
+
+        Graphs that were loaded from it stay usable.
+
+        Raises:
+            ValidationError: the context has no drafts, or the key is no text of 1 to 1024 characters.
+            InvalidStateError: the context is lost.
+
+        >>> import opweave as ow
+        >>> ow.ml.create_context(device="reference", drafts=True).delete_graph("never saved")
+        """
+        require_drafts(self._state.drafts, "delete_graph")
+        lazy_imports.keyed_graphs(self).delete(key)
+
     def _state_of(self, graph: MLGraph, subject: str) -> GraphState:
         """The state of a graph of this context."""
         from .graph import MLGraph, state_of  # here: sessions of uncompiled models have no graphs

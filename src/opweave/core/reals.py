@@ -15,7 +15,7 @@ from .sizes import Question, Size, Symbol, current_scope, decide_without_scope
 Formula: TypeAlias = "tuple[Any, ...] | float | Size"
 """A number, a size, or the name of a function and its arguments, which are formulas."""
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -43,7 +43,7 @@ def evaluate(formula: Any) -> Any:
         return formula
     name, *arguments = formula
     try:
-        result = _FUNCTIONS[name](*map(evaluate, arguments))
+        result = FUNCTIONS[name](*map(evaluate, arguments))
     except (ArithmeticError, ValueError) as error:
         raise ValidationError(f"{text_of(formula)}: {error}") from None
     if isinstance(result, complex):
@@ -190,7 +190,7 @@ def compute_real(name: str, left: Any, right: Any) -> Any:
         return NotImplemented
     left, right = _item(left), _item(right)
     if _is_numpy(left) or _is_numpy(right):
-        return _FUNCTIONS[name](*(value.number() if isinstance(value, Symbol) else value for value in (left, right)))
+        return FUNCTIONS[name](*(value.number() if isinstance(value, Symbol) else value for value in (left, right)))
     return RealSize(name, left, right)
 
 

@@ -22,6 +22,9 @@ from .values import Damaged
 
 MANIFEST = "opweave.manifest"
 
+KEY = "opweave.key"
+"""The section of the key by which `MLContext.save_graph` keeps a graph."""
+
 MAX_MANIFEST_BYTES = 2**28
 """Maximum size of the manifest: some million nodes."""
 
@@ -29,6 +32,11 @@ MAX_MANIFEST_BYTES = 2**28
 @lazy_imports.save_graph.provide
 def save(graph: MLGraph, path: str | Path) -> None:
     """Write a graph into a file; see `MLGraph.save`."""
+    writer_of(graph).write(path)
+
+
+def writer_of(graph: MLGraph, key: str = "") -> ContainerWriter:
+    """The complete file of a graph, not written yet; with the key of `MLContext.save_graph`, if it has one."""
     recorded, state = recorded_graph(graph), state_of(graph)
     writer = ContainerWriter()
     graphs = GraphWriter(writer)
@@ -45,8 +53,11 @@ def save(graph: MLGraph, path: str | Path) -> None:
     text = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode()
     writer.add(MANIFEST, "uint8", (len(text),), text)
     add_parts(writer, {key for program in state.programs for key in program.cache_keys()})
+    if key:
+        content = key.encode()
+        writer.add(KEY, "uint8", (len(content),), content)
     seal(writer)
-    writer.write(path)
+    return writer
 
 
 @lazy_imports.load_graph.provide

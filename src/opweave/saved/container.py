@@ -87,6 +87,11 @@ class ContainerWriter:
         text = json.dumps(self._header, separators=(",", ":")).encode()
         return text + b" " * (-(len(text) + 8) % ALIGNMENT)
 
+    @property
+    def size(self) -> int:
+        """The bytes of the file."""
+        return 8 + len(self.header()) + self._end
+
     def replace(self, name: str, data: bytes) -> None:
         """Replace the content of a section by another one of its size."""
         place = [*self._header][1:].index(name)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..core.bodies import Body
-from ..core.reals import _FUNCTIONS as REAL_FUNCTIONS, RealSize
+from ..core.reals import FUNCTIONS as REAL_FUNCTIONS, RealSize
 from ..core.sizes import Dimension, Factor, Size, call_of, is_same_size
 from ..ops.constants import HostFunction, integers_from, real_numbers
 from ..support.errors import NotSupportedError

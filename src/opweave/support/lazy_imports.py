@@ -84,6 +84,9 @@ save_graph = Link("saved.api")
 load_graph = Link("saved.api")
 """Implements `MLContext.load`: `(context, path, trusted)`."""
 
+keyed_graphs = Link("saved.keyed")
+"""Implements `MLContext.save_graph` and the other methods for graphs by key: `(context)`."""
+
 draw = Link("inspect.drawing.api")
 """Implements `MLGraph.draw`: `(graph, path, profile)`."""
 

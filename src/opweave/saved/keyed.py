@@ -1,0 +1,110 @@
+"""Graphs by key, a draft: `MLContext.save_graph`, `load_graph`, `list_graphs` and `delete_graph`.
+
+https://github.com/webmachinelearning/webnn/issues/862. A graph is a file (`saved.api`) in a folder of the cache directory. The
+name of the file is a digest of the key, which the file has, too. `opweave cache clear` keeps these files.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from ..context.context import MLContext
+from ..context.graph import MLGraph
+from ..context.tensors import check_alive
+from ..support import disk_cache, lazy_imports, settings
+from ..support.digests import digest
+from ..support.errors import DataError, MLError, OperationError, ValidationError, require
+from ..support.formatting import size
+from ..support.names import short_repr
+from .api import KEY, load, writer_of
+from .container import Container
+
+FOLDER = "graphs"
+
+LIMIT_VARIABLE = "OPWEAVE_GRAPHS_BYTES"
+
+DEFAULT_LIMIT = 2**32
+"""The default of `$OPWEAVE_GRAPHS_BYTES`: some language models of a billion parameters in four bits."""
+
+MAX_KEY = 1024
+"""Maximum number of characters of a key."""
+
+SUFFIX = ".opweave"
+
+
+@lazy_imports.keyed_graphs.provide
+def keyed_graphs(context: MLContext) -> KeyedGraphs:
+    """The graphs of this user, for a context."""
+    return KeyedGraphs(context)
+
+
+class KeyedGraphs:
+    """The graphs in a folder, by key."""
+
+    def __init__(self, context: MLContext) -> None:
+        check_alive(context)
+        self._context = context
+
+    def save(self, key: str, graph: MLGraph) -> None:
+        """Write a graph; see `MLContext.save_graph`."""
+        path = self._path("save_graph", key, create=True)
+        require(isinstance(graph, MLGraph), f"save_graph: graph must be an MLGraph, got {type(graph).__name__}")
+        require(graph.context is self._context, "save_graph: the graph belongs to another context")
+        writer = writer_of(graph, key)
+        limit = settings.number(LIMIT_VARIABLE, DEFAULT_LIMIT, least=0, subject="a number of bytes")
+        others = sum(_size(file) for file in self._files() if file != path)
+        if others + writer.size > limit:
+            raise OperationError(
+                f"save_graph: the graph {short_repr(key)} takes {size(writer.size)}, and {size(max(limit - others, 0))} of "
+                f"{size(limit)} are free; delete_graph(key) makes room, and ${LIMIT_VARIABLE} sets the limit"
+            )
+        writer.write(path)
+
+    def load(self, key: str) -> MLGraph:
+        """Load a graph; see `MLContext.load_graph`."""
+        path = self._path("load_graph", key)
+        if not path.exists():
+            raise DataError(f"load_graph: there is no graph {short_repr(key)}")
+        return load(self._context, path, False)
+
+    def keys(self) -> list[str]:
+        """The keys of all graphs, sorted."""
+        keys: list[str] = []
+        for file in self._files():
+            with suppress(MLError, UnicodeError):  # another process deletes it now, or it is damaged
+                keys.append(Container.open(file).section(KEY).tobytes().decode())
+        return sorted(keys)
+
+    def delete(self, key: str) -> None:
+        """Delete a graph, if there is one; see `MLContext.delete_graph`."""
+        with suppress(FileNotFoundError):
+            self._path("delete_graph", key).unlink()
+
+    def _path(self, subject: str, key: str, create: bool = False) -> Path:
+        require(isinstance(key, str), f"{subject}: key must be a string, got {short_repr(key)}")
+        fits = 0 < len(key) <= MAX_KEY
+        require(fits, f"{subject}: key must have 1 to {MAX_KEY} characters, got {len(key)}")
+        try:
+            name = digest(key.encode()).hexdigest()
+        except UnicodeEncodeError:
+            raise ValidationError(f"{subject}: key must be encodable in UTF-8, got {short_repr(key)}") from None
+        try:
+            return disk_cache.folder(FOLDER, create) / f"{name}{SUFFIX}"
+        except FileNotFoundError:
+            return Path(os.devnull, name)  # nothing was saved yet
+        except OSError as error:
+            raise OperationError(f"{subject}: the cache directory cannot be used: {error}") from None
+
+    def _files(self) -> list[Path]:
+        try:
+            return [file for file in disk_cache.folder(FOLDER).iterdir() if file.suffix == SUFFIX]
+        except OSError:
+            return []
+
+
+def _size(file: Path) -> int:
+    with suppress(OSError):
+        return file.stat().st_size
+    return 0
