@@ -26,10 +26,12 @@ from support.cuda_driver import CpuDriver, context_on
 import opweave as ow
 import opweave.expr as ex
 from opweave.backends.cuda import compiler, cuda, devices, fork_server, nvidia, nvrtc, servers, triton_program
+from opweave.context.graph import program_of
 from opweave.core.graph import Desc
 from opweave.expr import ir, trace
 from opweave.expr.gpu import GpuKernel, kernels
 from opweave.expr.gpu.cuda import OPTIONS
+from opweave.saved.container import Container
 from opweave.support import disk_cache
 
 pytestmark = pytest.mark.skipif(not devices.is_installed(), reason="needs the extra cuda: make test-cuda")
@@ -637,3 +639,31 @@ def test_quick_kernels_yield_to_slow_ones(cache_folder: Path, monkeypatch: pytes
     slow.result(60)
     compiler.binaries(other, "sm_90")
     assert sorted(given) == [(False, 0), (False, compiler.YIELDING), (True, 0)]
+
+
+def test_saved_graphs_have_their_kernels(cache_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that loads the file compiles none of them."""
+    cuda_on_cpu.compiler()
+    context = context_on(CpuDriver())
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [4, 40])
+    graph = builder.build({"y": builder.softmax(x.sin() * 2, 1), "z": builder.reduce_sum(x)})
+    runner: Any = program_of(graph).steps[0].part
+    launched = list(dict.fromkeys(step.kernel for step in runner.runner.steps))
+    binaries = compiler.binaries(launched, "sm_90")
+    path = tmp_path / "graph.opweave"
+    graph.save(path)
+    names = [name for name in Container.open(path).names if name.endswith(".cubin")]
+    assert len(names) == len({kernel.source for kernel in launched})
+    disk_cache.clear()
+    compiler.stop()
+    monkeypatch.setitem(
+        compiler.COMPILERS, "", replace(compiler.COMPILERS[""], in_process=lambda request: pytest.fail("it compiles"))
+    )
+    loaded = context.load(path)
+    assert compiler.binaries(launched, "sm_90") == binaries
+    assert disk_cache.entries() == []  # what is compiled, here or by a server, would be kept
+    feeds = {"x": np.random.default_rng(0).normal(size=(4, 40)).astype("float32")}
+    for name, array in context.compute(graph, feeds).items():
+        np.testing.assert_array_equal(array, context.compute(loaded, feeds)[name])
+    assert f"with {len(names)} of {len(names)} compiled parts" in loaded.explain()

@@ -91,8 +91,9 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
 
     def cache_keys(self) -> Iterable[tuple[str, str]]:
         """Key and kind of the files in the cache on disk with its kernels."""
-        architecture, kernels = self.engine.driver.info.architecture, {step.kernel for step in self.steps}
-        return {compiler.cache_key(kernel, architecture) for kernel in kernels if kernel.compiled is None}
+        architecture = self.engine.driver.info.architecture
+        kernels = {step.kernel.key: step.kernel for step in self.steps if step.kernel.compiled is None}
+        return {compiler.cache_key(kernel, architecture) for kernel in kernels.values()}
 
     def abandon(self) -> None:
         """Cancel kernels that still wait for a process; another thread that needs them begins them again."""
