@@ -9,6 +9,7 @@ import doctest
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -580,3 +581,42 @@ def test_examples(name: str) -> None:
     module = import_module(f"opweave.pytorch{name}")
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     assert doctest.testmod(module, optionflags=options).failed == 0
+
+
+class _Attends(torch.nn.Module):
+    """A block with parameters that share memory, and a size that changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(50, 16), torch.nn.Linear(16, 50, bias=False)
+        self.head.weight = self.embed.weight
+        self.norm = torch.nn.LayerNorm(16)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.embed(tokens))
+        return self.head(torch.nn.functional.scaled_dot_product_attention(x, x, x))
+
+
+def test_save_writes_a_module_that_loads_without_torch(tmp_path: Path) -> None:
+    tokens = torch.arange(12).reshape(2, 6)
+    length = torch.export.Dim("length", min=2, max=64)
+    module = _Attends().eval()
+    compiled = ow.from_torch(module, (tokens,), dynamic_shapes=({1: length},))
+    compiled.save(tmp_path / "module.opweave")
+    graph = compiled.graph.context.load(tmp_path / "module.opweave")
+    assert graph.inputs == compiled.graph.inputs
+    for count in (6, 9):
+        feed = np.arange(2 * count).reshape(2, count) % 50
+        (y,) = graph.context.compute(graph, {"tokens": feed}).values()
+        np.testing.assert_array_equal(y, compiled(feed))
+
+
+def test_save_rejects_what_pytorch_runs(tmp_path: Path) -> None:
+    class Sorts(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.svdvals(x) * 2
+
+    compiled = ow.from_torch(Sorts().eval(), (torch.eye(3),))
+    assert compiled.fallbacks
+    with pytest.raises(ow.NotSupportedError, match=r"linalg_svdvals .*: files hold numbers, texts"):
+        compiled.save(tmp_path / "module.opweave")

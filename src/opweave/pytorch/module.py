@@ -149,6 +149,24 @@ class CompiledModule:
         leaves = self._runner.flatten("profile", args, kwargs)
         return self.graph.profile(self._runner.inputs_of("profile", leaves), repeat=repeat, detail=detail)
 
+    def save(self, path: str | Path) -> None:
+        """Write the graph with the module's parameters into a file (`MLGraph.save`), which loads without PyTorch.
+
+        Buffers that the module writes to are inputs and outputs of the graph.
+
+        Raises:
+            NotSupportedError: PyTorch runs an operator of the module.
+
+        >>> import numpy as np, tempfile, torch, opweave as ow
+        >>> compiled = ow.from_torch(torch.nn.Softmax(1).eval(), (torch.zeros(1, 2),))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     compiled.save(f"{folder}/softmax.opweave")
+        ...     graph = compiled.graph.context.load(f"{folder}/softmax.opweave")
+        >>> list(graph.inputs), list(graph.outputs)
+        (['input'], ['softmax'])
+        """
+        self.graph.save(path)
+
     def draw(self, path: str | Path | None = None, *, profile: Profile | Mapping[str, float] | None = None) -> Drawing:
         """Draw the graph (`MLGraph.draw`): groups are the modules.
 
