@@ -47,6 +47,7 @@ OTHERS = {
     "recurrences": "recurrences beside ONNX Runtime's Scan; writes docs/recurrences.md",
     "scale": "a model in Ray's actors beside plain processes; writes docs/scale.md",
     "serve": "navigator.ml in Node.js and Chromium; writes docs/web.md",
+    "server": "a model behind `opweave deploy` beside ONNX Runtime behind Starlette; writes docs/serving.md",
     "serving": "a model behind Ray Serve beside ONNX Runtime there; writes docs/serving.md",
     "libraries": "libraries that call ONNX Runtime beside the same on Opweave; writes docs/onnxruntime.md",
     "sizes": "graphs whose sizes recur or are new beside ONNX Runtime; writes docs/sizes.md",

@@ -16,14 +16,12 @@ what both need more is Ray's, the rest is Opweave's.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection
 from math import prod
@@ -42,9 +40,10 @@ from starlette.routing import Route
 
 from gate.catalog import PACKAGES
 from opweave.scale import deployment
-from opweave.scale.protocol import HEADER_LENGTH, Interface, datatype
+from opweave.scale.protocol import Interface
 from opweave.support.names import count_of
 
+from .http_load import ANSWER_SECONDS, Load, Target, load, request
 from .measure import Parts, Ratio, tell
 from .page import DOCS, Table, machine, replace_part, versions
 
@@ -52,8 +51,6 @@ PAGE = DOCS / "serving.md"
 BATCH, WAIT = 8, 0.005
 CLIENTS = (1, 16)
 NAMES = ("opweave", "bare")
-ANSWER_SECONDS = 60
-"""A request that takes longer has failed."""
 START_SECONDS = 60
 """Time for starting Ray and the models, of that which all may take."""
 
@@ -113,45 +110,6 @@ class Bare:
         return found
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where requests go, and what they are."""
-
-    port: int
-    path: str
-    body: bytes
-    headers: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Load:
-    """How many requests a second were answered, and the seconds that each took."""
-
-    rate: float
-    times: list[float]
-
-
-def load(target: Target, clients: int, seconds: float) -> Load:
-    """Send requests for some seconds from this number of clients at once, each over its own connection."""
-    start = perf_counter()
-
-    def client(_: int) -> list[float]:
-        connection, times = HTTPConnection("127.0.0.1", target.port, timeout=ANSWER_SECONDS), []
-        while (begin := perf_counter()) < start + seconds:
-            connection.request("POST", target.path, target.body, target.headers)
-            response = connection.getresponse()
-            content = response.read()
-            if response.status != 200:
-                raise RuntimeError(content.decode(errors="replace"))
-            times.append(perf_counter() - begin)
-        connection.close()
-        return times
-
-    with ThreadPoolExecutor(clients) as pool:
-        times = [each for found in pool.map(client, range(clients)) for each in found]
-    return Load(len(times) / (perf_counter() - start), times)
-
-
 @contextmanager
 def cluster() -> Iterator[int]:
     """Ray and Ray Serve on this machine alone; the port."""
@@ -166,21 +124,6 @@ def cluster() -> Iterator[int]:
         yield port
     finally:
         ray.shutdown()
-
-
-def request(interface: Interface, feed: dict[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
-    """A binary request, and its headers."""
-    inputs = [
-        {
-            "name": argument.name,
-            "shape": feed[argument.name].shape,
-            "datatype": datatype(argument),
-            "parameters": {"binary_data_size": feed[argument.name].nbytes},
-        }
-        for argument in interface.inputs
-    ]
-    header = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
-    return header + b"".join(array.tobytes() for array in feed.values()), {HEADER_LENGTH: str(len(header))}
 
 
 def start(port: int, path: Path) -> dict[str, Target]:

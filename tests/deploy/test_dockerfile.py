@@ -95,11 +95,8 @@ def test_dockerfile_steps_serve_models(tmp_path: Path) -> None:
                 sleep(0.1)
         assert b'"name":"fixed"' in found
         run(check, folder, environment)
-        place = [sys.executable, "-c", "import opweave; print(opweave.__file__)"]
-        place[0] = str(packages / "bin" / "python")
-        installed = subprocess.run(
-            place, env=environment, cwd=folder, capture_output=True, text=True, check=True
-        ).stdout
+        code = [str(packages / "bin" / "python"), "-c", "import opweave; print(opweave.__file__)"]
+        installed = subprocess.run(code, env=environment, cwd=folder, capture_output=True, text=True, check=True).stdout
         assert installed.startswith(str(packages)), "what runs is what was copied"
     finally:
         process.send_signal(signal.SIGTERM)

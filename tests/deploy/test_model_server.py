@@ -44,6 +44,7 @@ from tritonclient.utils import InferenceServerException
 
 from opweave.deploy import ModelServer
 from opweave.deploy.joining import Batcher
+from opweave.deploy.listening import BoundedProtocol
 
 RANDOM = np.random.default_rng(8)
 
@@ -521,6 +522,21 @@ def test_named_origins_and_hosts() -> None:
         status, headers, _ = ask(server, "/v2", Origin=page, Host="models.example")
         assert (status, headers["access-control-allow-origin"]) == (200, page)
         assert ask(server, "/v2", Origin="http://localhost:3001")[0] == 403
+
+
+def test_responses_are_sent_at_once(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With Nagle's algorithm, a response of two parts would take 40 ms."""
+    made: list[int] = []
+    begin = BoundedProtocol.connection_made
+
+    def connection_made(self: BoundedProtocol, transport: Any) -> None:
+        begin(self, transport)
+        made.append(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    monkeypatch.setattr(BoundedProtocol, "connection_made", connection_made)
+    ask(server, "/v2")
+    assert len(made) == 1
+    assert made[0] != 0
 
 
 def test_heads_have_a_limit(server: ModelServer) -> None:

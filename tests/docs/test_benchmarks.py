@@ -58,6 +58,7 @@ SHARED = {
     "floor",
     "gpu_page",
     "hot_paths",
+    "http_load",
     "measure",
     "models",
     "networks",

@@ -22,6 +22,7 @@ from ..scale.predictor import open_session
 from ..scale.protocol import VERSION, Interface, ModelFile
 from ..support.errors import OperationError, require
 from ..support.names import short_repr
+from ..support.processors import processors
 from .application import ServerRoutes
 from .guard import SiteGuard
 from .joining import Batcher
@@ -57,7 +58,8 @@ class ModelServer:
         batch: maximum number of rows of a batch of several requests; 1 runs each request alone.
         wait: seconds that a request waits for others to form a batch. With 0, batches consist of what has come while the
             previous one ran.
-        threads: maximum number of threads of an operation on the CPU.
+        threads: maximum number of threads of an operation on the CPU. With n threads, as many batches run at the same time as
+            there are n processors for each; by default, one with all of them.
         device: where to run, as in `create_context`.
         precision: how engines compute float32 operations, as in `create_context`.
         operations: declares custom operations: the name of a module to import, or a function to call.
@@ -123,6 +125,8 @@ class ModelServer:
         require(is_port, f"port must be in [0, 65535], got {short_repr(port)}")
         require(isinstance(models, Mapping), f"models must map names to models, got {short_repr(models)}")
         require(bool(models or language_models), "a server must have a model")
+        # Operations of small models do not fill many processors: with fewer threads each, runs fill them together.
+        parallel = 1 if threads is None else max(1, processors() // threads)
         self._listener = _listen(host, port)
         try:
             self.metrics = ServerMetrics()
@@ -146,8 +150,9 @@ class ModelServer:
                         max_body=max_body,
                         max_json=max_json,
                         max_requests=max_requests,
+                        parallel=parallel,
                     )
-                    model.join = Batcher(model.run, batch, float(wait)).submit
+                    model.join = Batcher(model.run, batch, float(wait), parallel).submit
                     served[name][version] = model
             chats: ChatRoutes | None = None
             if language_models:

@@ -30,6 +30,12 @@ from .statistics import Observer, ServingStatistics
 INLINE_BYTES = 1 << 16
 """Uncompressed bodies up to this size are parsed in the event loop: that takes a millisecond at most."""
 
+QUICK_NANOSECONDS = 300_000
+"""A model whose runs take less runs in the event loop: passing a request to a thread and back takes about as long."""
+
+QUICK_RUNS = 32
+"""Number of runs in a row that must have been so quick."""
+
 MAX_ERROR = 4000
 
 MIN_COMPRESSED_BYTES = 1024
@@ -46,6 +52,7 @@ class ServedModel:
         max_body: maximum bytes of a body, both compressed and uncompressed.
         max_json: maximum bytes of memory for reading the JSON and the strings of a request.
         max_requests: maximum number of requests at a time; further ones get the status 503. 0: no maximum.
+        parallel: number of batches that run at the same time.
 
     Attributes:
         join: runs a request in a batch with others. The owner sets it; by default, each request runs alone.
@@ -63,6 +70,7 @@ class ServedModel:
         max_body: int,
         max_json: int,
         max_requests: int = 0,
+        parallel: int = 1,
     ) -> None:
         parts = parts_of(session)
         self.session, self.version = session, version
@@ -70,10 +78,12 @@ class ServedModel:
         self.statistics = ServingStatistics()
         self.observers: list[Observer] = [self.statistics]
         self.join: Callable[[InferenceRequest], Awaitable[BatchAnswer]] = self._run_alone
-        self.count = 0
+        self.count = self._quick_runs = 0
         self._max_body, self._max_requests = max_body, max_requests
         self._model = BatchedModel(session, self.interface, batch)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="opweave-serving")  # engines use their own threads
+        self._threads = ThreadPoolExecutor(
+            parallel, thread_name_prefix="opweave-serving"
+        )  # engines have their own, too
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="opweave-reading")  # one large body at a time
 
     @property
@@ -83,7 +93,7 @@ class ServedModel:
 
     def close(self) -> None:
         """Let the threads end."""
-        self._thread.shutdown(wait=False)
+        self._threads.shutdown(wait=False)
         self._reader.shutdown(wait=False)
 
     async def in_reader(self, function: Callable[[], Any]) -> Any:
@@ -120,10 +130,15 @@ class ServedModel:
         return Response(content, headers=headers)
 
     async def run(self, requests: Sequence[InferenceRequest]) -> list[BatchAnswer]:
-        """Run a batch of requests on the model's thread."""
-        answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._model.run, requests)
+        """Run a batch of requests: on a thread of the model, or here if it takes almost no time."""
+        if self._quick_runs >= QUICK_RUNS:
+            answers = self._model.run(requests)
+        else:
+            answers = await asyncio.get_running_loop().run_in_executor(self._threads, self._model.run, requests)
         for execution in {id(a.execution): a.execution for a in answers}.values():
             if execution is not None:
+                is_quick = sum(execution.durations) < QUICK_NANOSECONDS
+                self._quick_runs = self._quick_runs + 1 if is_quick else 0
                 for observer in self.observers:
                     observer.add_execution(execution.rows, execution.durations)
         return answers
