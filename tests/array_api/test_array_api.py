@@ -361,16 +361,17 @@ def test_devices_are_contexts() -> None:
     assert (moved > 0).to_device(x.device).dtype == np.bool_
     info = xp.__array_namespace_info__()
     assert info.default_device() in info.devices()
-    assert set(info.dtypes(kind="real floating")) == {"float32"}
-    assert info.capabilities()["data-dependent shapes"] is False
+    assert set(info.dtypes(kind="real floating")) == {"float32", "float64"}
+    assert info.capabilities()["data-dependent shapes"] is True
 
 
 def test_data_types() -> None:
-    numbers: list[np.dtype[Any]] = [xp.int8, xp.int32, xp.int64, xp.uint8, xp.uint32, xp.uint64, xp.float16, xp.float32]
+    numbers: list[np.dtype[Any]] = [xp.int8, xp.int32, xp.int64, xp.uint8, xp.uint32, xp.uint64, xp.float16]
+    numbers += [xp.float32, xp.float64]
     for a in numbers:
         for b in numbers:
             common = np.result_type(a, b)
-            is_defined = common.name in xp.__all__ and (a.kind == "f") == (b.kind == "f")
+            is_defined = common.name in xp.__all__ and len({a.kind == "f", b.kind == "f", common.kind == "f"}) == 1
             assert xp.can_cast(a, b) == (is_defined and common == b)
             if is_defined:
                 assert xp.result_type(a, b) == common
@@ -394,12 +395,10 @@ def test_data_types() -> None:
         (lambda: xp.matmul(xp.asarray(I), xp.asarray(J)), r"^matmul: columns of int32\[3, 4\] must be as many as rows"),
         (lambda: xp.searchsorted(xp.asarray(X), xp.asarray(X)), "^searchsorted: x1 must have one dimension"),
         (lambda: xp.searchsorted(xp.asarray(X[0]), xp.asarray(X), side="up"), "^searchsorted: side must be 'left' or"),
-        (lambda: xp.asarray(X)[xp.asarray(M)], "^an index of truth values has a shape that depends on them: where"),
-        (lambda: xp.asarray(X)[xp.asarray([0]), xp.asarray([0]), :], "takes integers beside them, got slice"),
         (lambda: xp.sum(xp.asarray(X), axis=2), r"^sum: axis must be an integer in \[-2, 2\), got 2"),
         (lambda: xp.sum(xp.asarray(X), axis=(0, -2)), r"^sum: axis must not name an axis twice, got \(0, -2\)"),
-        (lambda: xp.zeros(3, dtype="float64"), "^full: WebNN has no float64; there are bool, float16, float32"),
-        (lambda: xp.asarray(np.ones(2)), "^values: float64 is not a data type of WebNN"),
+        (lambda: xp.zeros(3, dtype="int16"), "^full: WebNN has no int16; there are bool, float16, float32"),
+        (lambda: xp.asarray(np.ones(2, "int16")), "^values: int16 is not a data type of WebNN"),
         (lambda: xp.full(3, 300, dtype=xp.uint8), "^full: 300 is not a value of uint8"),
         (lambda: xp.arange(0, 3, 0), "^arange: step must not be 0, got 0"),
         (lambda: xp.arange(300, dtype=xp.uint8), "^arange: uint8 does not hold numbers from 0 to 299"),
@@ -425,14 +424,12 @@ def test_attribute_error_names_function_elsewhere() -> None:
         AttributeError, match=r"no attribute 'softmax'; it is an operation of WebNN: opweave.ops.softmax$"
     ):
         xp.softmax  # noqa: B018
-    with pytest.raises(AttributeError, match=r"has no attribute 'linalg'$"):
-        xp.linalg  # noqa: B018
+    with pytest.raises(AttributeError, match=r"has no attribute 'svd'$"):
+        xp.svd  # noqa: B018
 
 
-def test_arrays_are_immutable() -> None:
+def test_augmented_assignment_makes_another_array() -> None:
     x = xp.asarray(X)
-    with pytest.raises(TypeError, match=r"immutable: opweave.array_api.where\(mask, value, x\) makes another"):
-        x[0] = 1.0
     with pytest.raises(ValueError, match=r"cannot become int32.* without a copy"):
         xp.asarray(x, dtype=xp.int32, copy=False)
     before = x

@@ -18,6 +18,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from ..lazy.assignment import copy_of
 from ..ops import Operations
 from ..support.lazy_imports import array_namespace
 from . import (
@@ -25,6 +26,8 @@ from . import (
     conversion,
     creation,
     elementwise,
+    indexing,
+    linalg,
     manipulation,
     products,
     selection,
@@ -37,10 +40,11 @@ from .conversion import _to_device as _to_device
 from .creation import *  # noqa: F403
 from .docs import complete
 from .elementwise import *  # noqa: F403
+from .indexing import *  # noqa: F403
+from .indexing import _index as _index, _set_item as _set_item
 from .manipulation import *  # noqa: F403
 from .products import *  # noqa: F403
 from .selection import *  # noqa: F403
-from .selection import _index as _index
 from .statistics import *  # noqa: F403
 from .transcendental import *  # noqa: F403
 from .types import (
@@ -50,6 +54,7 @@ from .types import (
     finfo,
     float16,
     float32,
+    float64,
     iinfo,
     int8,
     int32,
@@ -65,6 +70,7 @@ __array_api_version__ = "2024.12"
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 """Versions of the standard that this module follows."""
 
+_copy_of = copy_of
 e, pi, inf, nan, newaxis = math.e, math.pi, math.inf, math.nan, None
 
 
@@ -87,10 +93,11 @@ def namespace(api_version: str | None) -> ModuleType:
 
 
 __all__ = [
-    *bits.__all__, *conversion.__all__, *creation.__all__, *elementwise.__all__, *manipulation.__all__,
+    *bits.__all__, *conversion.__all__, *creation.__all__, *elementwise.__all__,
+    *indexing.__all__, *manipulation.__all__,
     *products.__all__, *selection.__all__, *statistics.__all__, *transcendental.__all__, "__array_api_version__",
-    "__array_namespace_info__", "bool", "can_cast", "e", "finfo", "float16", "float32", "iinfo", "inf", "int8",
-    "int32", "int64", "isdtype", "nan", "newaxis", "pi", "result_type", "uint8", "uint32", "uint64",
+    "__array_namespace_info__", "bool", "can_cast", "e", "finfo", "float16", "float32", "float64", "iinfo", "inf", "int8",
+    "int32", "int64", "isdtype", "linalg", "nan", "newaxis", "pi", "result_type", "uint8", "uint32", "uint64",
 ]  # fmt: skip
 
 complete({name: globals()[name] for name in __all__})

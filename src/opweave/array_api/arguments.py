@@ -9,12 +9,13 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from .. import ops
+from ..context.context import current_context
 from ..lazy.array import Array
-from ..lazy.from_memory import array
+from ..lazy.from_memory import array, make_array
 from ..lazy.mask import ArrayMask, as_mask
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
-from .types import KINDS, DType, bool as bool_, check_number, data_type_of, promote
+from .types import KINDS, DType, bool as bool_, check_context, check_number, data_type_of, promote
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,7 +28,9 @@ def as_array(value: Any, name: str) -> Array:
     if isinstance(value, (np.ndarray, np.generic)):
         if value.dtype == bool_:
             return as_mask(array(np.asarray(value).view(np.uint8)))
-        return array(np.asarray(value), copy=False)
+        values = np.asarray(value)
+        check_context(values.dtype, current_context(), name)
+        return make_array(values, copy=False, takes_float64=True)
     raise ValidationError(f"{name}: takes arrays of opweave, got {short_repr(value)}; asarray makes them")
 
 
@@ -45,6 +48,7 @@ def convert(x: Array, dtype: DType) -> Array:
         return as_mask(ops.not_equal(x, 0))
     if isinstance(x, ArrayMask) and dtype.name == "uint8":
         return ops.identity(x)
+    check_context(dtype, x.context, "astype")
     return ops.cast(x, data_type_of(dtype))
 
 
@@ -53,12 +57,17 @@ def of_type(result: Array, dtype: DType) -> Array:
     return as_mask(result) if dtype == bool_ else result
 
 
+def number_of(value: float) -> float:
+    """Return a number as one of Python's own classes: NumPy's float64 is a kind of float."""
+    return float(value) if isinstance(value, float) else value
+
+
 def promote_operands(name: str, kind: str, *values: Any) -> tuple[list[Any], DType]:
     """Promote operands to a common data type; return the operands and the type.
 
     Python numbers stay numbers, but become arrays beside truth values.
     """
-    arrays: list[Any] = [v if isinstance(v, (int, float)) else as_array(v, name) for v in values]
+    arrays: list[Any] = [number_of(v) if isinstance(v, (int, float)) else as_array(v, name) for v in values]
     array_operands = [v for v in arrays if isinstance(v, Array)]
     require(bool(array_operands), f"{name}: takes at least one array, got {short_repr(values)}")
     for x in array_operands:

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from ..context.context import MLContext
+from ..context.context import MLContext, current_context
 from ..lazy.array import Array
-from ..lazy.from_memory import array
+from ..lazy.assignment import copy_of
+from ..lazy.from_memory import array, make_array
 from ..lazy.mask import as_mask
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 from .arguments import as_array, convert
-from .types import as_dtype, bool as bool_, data_type_of
+from .types import as_dtype, bool as bool_, check_context, data_type_of, float64
 
 
 def _in_context(device: Any, name: str) -> Any:
@@ -31,7 +32,8 @@ def array_of(values: np.ndarray, device: Any, name: str) -> Array:
     with _in_context(device, name):
         if values.dtype == bool_:
             return as_mask(array(values.view(np.uint8)))
-        return array(values)
+        check_context(values.dtype, current_context(), name)
+        return make_array(values, takes_float64=True)
 
 
 def _to_device(x: Array, device: MLContext, /, *, stream: Any = None) -> Array:
@@ -47,7 +49,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, 
         obj: the values.
         dtype: data type of the result; default: that of `obj`, float32 for Python floats, int32 for Python integers.
         device: context of the result; default: that of `obj` if it is an array, else the current one.
-        copy: False shares the memory of `obj`, or raises an error. Arrays of Opweave are immutable, so they are never copied.
+        copy: True makes another array, so that an assignment changes only one of the two. False shares the memory of `obj`,
+            or raises an error.
 
     Returns: An array of the shape of `obj`.
 
@@ -64,19 +67,23 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, 
         result = moved if target is None else convert(moved, target)
         if copy is False and result is not obj:
             raise ValueError(f"asarray: {obj.desc} cannot become {result.desc} in {result.context} without a copy")
-        return result
+        return copy_of(obj) if copy and result is obj else result
     values: Any = obj
     if not isinstance(obj, np.ndarray) and (hasattr(obj, "__array__") or hasattr(obj, "__dlpack__")):
         values = np.asarray(obj) if hasattr(obj, "__array__") else np.from_dlpack(obj)
     with _in_context(device, "asarray"):
-        if isinstance(values, np.ndarray):
+        own = getattr(values, "dtype", None) if target is None else target
+        # `float64 == None` holds in NumPy.
+        if own is not None and own == float64:
+            check_context(float64, current_context(), "asarray")
+        if isinstance(values, (np.ndarray, np.generic)):
             if copy is False:
-                if values.dtype == bool_ or target not in (None, values.dtype):
+                if values.dtype == bool_ or (target is not None and target != values.dtype):
                     raise ValueError(f"asarray: {values.dtype} cannot become {target or 'bool'} without a copy")
-                return array(values, copy=False)
+                return make_array(values, copy=False, takes_float64=True)
             if target == bool_ or (target is None and values.dtype == bool_):
                 return as_mask(array(values.astype(np.bool_).view(np.uint8)))
-            return array(values, None if target is None else data_type_of(target))
+            return make_array(values, None if target is None else data_type_of(target), takes_float64=True)
         if copy is False:
             raise ValueError(f"asarray: {type(obj).__name__} has no memory to share")
         if target is None:
@@ -84,7 +91,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, 
             return as_mask(array(values.view(np.uint8))) if values.dtype == bool_ else array(obj)
         if target == bool_:
             return as_mask(array(np.asarray(obj, np.bool_).view(np.uint8)))
-        return array(obj, data_type_of(target))
+        return make_array(obj, data_type_of(target))
 
 
 def from_dlpack(x: Any, /, *, device: MLContext | None = None, copy: bool | None = None) -> Array:
@@ -106,7 +113,7 @@ def from_dlpack(x: Any, /, *, device: MLContext | None = None, copy: bool | None
     [1.0, 2.0]
     """
     if isinstance(x, Array):
-        return asarray(x, device=device)
+        return asarray(x, device=device, copy=copy)
     values = np.from_dlpack(x)
     return asarray(values, device=device, copy=None if values.dtype == bool_ or copy else copy)
 
@@ -118,14 +125,18 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: MLContext | No
 
     Args:
         dtype: the new data type.
+        copy: whether the result is another array if nothing changes; otherwise, it is `x` itself.
         device: context of the result; default: that of `x`.
 
-    Returns: An array of the shape of `x`; `x` itself if nothing changes.
+    Returns: An array of the shape of `x`.
 
     >>> xp.astype(xp.asarray([1.7, -1.7]), xp.int32).tolist()
     [1, -1]
     """
-    result = convert(as_array(x, "astype"), as_dtype(dtype, "astype"))
+    x = as_array(x, "astype")
+    result = convert(x, as_dtype(dtype, "astype"))
+    if copy and result is x and device in (None, x.context):
+        return copy_of(x)
     return result if device is None else _to_device(result, device)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .. import ops
+from ..core.dtypes import INFO
 from ..lazy.array import Array
-from ..lazy.from_memory import array
+from ..lazy.assignment import copy_of
+from ..lazy.from_memory import make_array
 from ..lazy.mask import as_mask
 from ..ops.docs import fill
 from .arguments import as_array, of_type, promote_operands, require_kind
@@ -17,7 +21,7 @@ PAGE = "https://data-apis.org/array-api/latest/API_specification/generated/array
 
 TYPES = {
     "numeric": "integers or floats",
-    "real floating": "float32 or float16",
+    "real floating": "floats",
     "integral": "integers",
     "bool": "bool",
     "numeric or bool": "any data type",
@@ -67,7 +71,7 @@ def unary(
         x = as_array(x, name)
         require_kind(x, kind, name)
         output = compute(x)
-        return as_mask(output) if to_mask else output
+        return as_mask(output) if to_mask else copy_of(x) if output is x else output
 
     returns = f"of the shape {'of `x`, bool' if to_mask else 'and data type of `x`'}"
     return _describe(
@@ -87,17 +91,50 @@ def binary(
     """Declare a function of two arrays, or of an array and a Python number; arguments as for `unary`."""
 
     def function(x1: Any, x2: Any, /) -> Array:
+        if to_mask and (result := _compare_with_number(name, compute, x1, x2)) is not None:
+            return as_mask(result)
         (x1, x2), dtype = promote_operands(name, kind, x1, x2)
         output = compute(x1, x2)
         return as_mask(output) if to_mask else of_type(output, dtype)
 
     takes = {
         "x1": f"{TYPES[kind]}.",
-        "x2": f"{TYPES[kind]}; broadcasts with `x1`. One of the two may be a Python number.",
+        "x2": f"{TYPES[kind]}; broadcasts with `x1`. One of the two may be a Python number",
     }
+    takes["x2"] += ", also one that the data type does not hold." if to_mask else "."
     returns = f"of the broadcast shape, {'bool' if to_mask else 'in the promoted data type'}"
     errors = "an argument has another data type, the two have no common one, or the shapes do not broadcast"
     return _describe(name, function, takes, doc, returns, errors, operands, result)
+
+
+def _compare_with_number(name: str, compute: Callable[[Any, Any], Array], x1: Any, x2: Any) -> Array | None:
+    """Compare an array with a Python number as Python does, whether its data type holds the number or not.
+
+    Return None for other operands.
+    """
+    is_swapped = not isinstance(x1, Array)
+    x, number = (x2, x1) if is_swapped else (x1, x2)
+    if not isinstance(x, Array) or not isinstance(number, (int, float)):
+        return None
+    if x.dtype.kind == "f":
+        try:
+            value: float = float(number)
+        except OverflowError:
+            value = math.inf if number > 0 else -math.inf
+        return compute(value, x) if is_swapped else compute(x, value)
+    x = ops.identity(x) if x.dtype.kind == "b" else x
+    info = INFO[x.data_type]
+    is_finite = isinstance(number, int) or math.isfinite(number)
+    if is_finite and number == int(number) and info.lowest <= number <= info.highest:
+        return compute(int(number), x) if is_swapped else compute(x, int(number))
+    if name in ("equal", "not_equal") or number != number:
+        return ops.not_equal(x, x) if name != "not_equal" else ops.equal(x, x)
+    # The number is beyond the data type, or between two of its values: below, or below or equal, are the same.
+    if not info.lowest <= number <= info.highest:
+        is_below = ops.equal(x, x) if number > 0 else ops.not_equal(x, x)
+    else:
+        is_below = ops.lesser_or_equal(x, math.floor(number))
+    return is_below if name.startswith("less") != is_swapped else ops.logical_not(is_below)
 
 
 def is_float(x: Array) -> bool:
@@ -114,4 +151,4 @@ def as_operands(x1: Any, x2: Any) -> tuple[Array, Array]:
 
 def _scalar(value: float, like: Array) -> Array:
     with like.context:
-        return array(value, like.data_type)
+        return make_array(value, like.data_type)

@@ -11,7 +11,7 @@ from ..ops.docs import fill
 
 _ARGUMENTS = {
     "axis": "the axis.",
-    "copy": "has no effect: arrays are immutable.",
+    "copy": "has no effect: arrays do not share memory.",
     "correction": "the sum of squares is divided by the number of elements minus this.",
     "descending": "whether the largest element comes first.",
     "device": "context of the result; default: the current one.",
@@ -36,7 +36,7 @@ class Family:
 
 
 _REDUCTION = {"axis": "the axes; default: all."}
-_FLOATS = {"x": "float32 or float16.", **_REDUCTION}
+_FLOATS = {"x": "floats.", **_REDUCTION}
 _SUM_DTYPE = "data type of the result; default: that of `x`, but int32 or uint32 for smaller integers"
 _REDUCTION_RESULT = "An array of the data type of `x`, without these axes."
 _REDUCTION_ERROR = "another data type, or an axis is out of range or occurs twice"

@@ -8,9 +8,12 @@ from functools import partial
 from typing import Any
 
 from .. import ops
+from ..core.dtypes import FLOAT64
 from ..custom import expression
 from ..lazy.array import Array
+from ..lazy.assignment import copy_of
 from ..support.errors import ValidationError
+from . import host
 from .arguments import as_array, convert, require_kind
 from .declare import as_operands, binary, is_float, unary
 from .types import check_number
@@ -106,12 +109,16 @@ def _float_division(x1: Array, x2: Array) -> tuple[Array, Array]:
 
 def _floor_divide(x1: Any, x2: Any) -> Array:
     a, b = as_operands(x1, x2)
+    if a.data_type == FLOAT64:
+        return host.BINARY["floor_divide"](a, b)  # type: ignore[no-any-return]
     result: Array = _float_division(a, b)[0] if is_float(a) else _integer_quotient(a, b)
     return result
 
 
 def _remainder(x1: Any, x2: Any) -> Array:
     a, b = as_operands(x1, x2)
+    if a.data_type == FLOAT64:
+        return host.BINARY["remainder"](a, b)  # type: ignore[no-any-return]
     result: Array = _float_division(a, b)[1] if is_float(a) else _integer_remainder(a, b)
     return result
 
@@ -281,7 +288,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
                 raise ValidationError(f"clip: bounds must be of the kind of x, {dtype}, got {bound.dtype}")
             bound = convert(bound, dtype)
         result = limit(result, bound)
-    return result
+    return copy_of(result) if result is x else result
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import numpy as np
-
 from .. import ops
 from ..composites import top_k
 from ..core.dtypes import INDICES
 from ..core.shapes import broadcast
 from ..lazy.array import Array
-from ..support.errors import ValidationError, require
+from ..support.errors import require
 from ..support.names import short_repr
 from .arguments import as_array, axis_of, of_type, promote_operands, require_kind, with_axis
-from .conversion import asarray
 from .creation import zeros_like
-from .manipulation import broadcast_arrays, broadcast_to, stack
-from .types import bool as bool_
+from .manipulation import broadcast_to
 
 
-def _positions(x: Any, name: str) -> Array:
+def positions_of(x: Any, name: str = "an index") -> Array:
+    """Return an array of positions in a data type that WebNN's operations take as such."""
     positions = as_array(x, name)
     require_kind(positions, "integral", name)
     if positions.data_type in INDICES:
@@ -46,7 +43,7 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
     x = as_array(x, "take")
     require(axis is not None or x.rank == 1, f"take: axis must be given for {x.desc}")
     at = axis_of(0 if axis is None else axis, x.rank, "take")
-    return of_type(ops.gather(x, _positions(indices, "take"), axis=at), x.dtype)
+    return of_type(ops.gather(x, positions_of(indices, "take"), axis=at), x.dtype)
 
 
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
@@ -62,35 +59,12 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     [[2], [3]]
     """
     x, at = as_array(x, "take_along_axis"), axis_of(axis, x.rank, "take_along_axis")
-    positions = _positions(indices, "take_along_axis")
+    positions = positions_of(indices, "take_along_axis")
     require(positions.rank == x.rank, f"take_along_axis: indices must have {x.rank} dimensions, got {positions.desc}")
     shape = broadcast(with_axis(x.shape, at, 1), with_axis(positions.shape, at, 1))
     wide = broadcast_to(x, with_axis(shape, at, x.shape[at]))
     positions = broadcast_to(positions, with_axis(shape, at, positions.shape[at]))
     return of_type(ops.gather_elements(wide, positions, axis=at), x.dtype)
-
-
-def _index(x: Array, items: tuple[Any, ...]) -> Array:
-    """Return `x[items]` with integer arrays among the items, for one axis, or for the first axes together."""
-    for item in items:
-        if getattr(item, "dtype", None) == bool_:
-            raise ValidationError(
-                "an index of truth values has a shape that depends on them: where(mask, x, y) keeps it"
-            )
-    if len(items) == 1:
-        return take(x, items[0], axis=0)
-    arrays = [item for item in items if isinstance(item, (Array, np.ndarray))]
-    if len(arrays) == 1 and all(item == slice(None) for item in items if item is not arrays[0]):
-        return take(
-            x, as_array(arrays[0], "an index"), axis=next(at for at, item in enumerate(items) if item is arrays[0])
-        )
-    for item in items:
-        if not isinstance(item, (int, Array, np.ndarray)):
-            raise ValidationError(f"an index of several arrays takes integers beside them, got {short_repr(item)}")
-    require(len(items) <= x.rank, f"an array of shape {list(x.shape)} takes {x.rank} indices, got {len(items)}")
-    positions = [_positions(asarray(item) if isinstance(item, int) else item, "an index") for item in items]
-    (*aligned,), _ = promote_operands("an index", "integral", *positions)
-    return of_type(ops.gather_nd(x, stack(broadcast_arrays(*aligned), axis=-1)), x.dtype)
 
 
 def where(condition: Array, x1: Any, x2: Any, /) -> Array:

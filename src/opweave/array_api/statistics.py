@@ -41,7 +41,7 @@ def _accumulate(name: str, reduce: Callable[..., Array], x: Any, axis: Axis, dty
     require_kind(x, "numeric or bool", name)
     target = _sum_type(x, dtype, name)
     wide = convert(x, target)
-    if wide.data_type not in WIDE:
+    if wide.dtype.kind != "f" and wide.data_type not in WIDE:
         # Sums of int32 have the same low bits.
         wide = ops.cast(wide, "int32")
     return convert(_reduce(reduce, wide, axis, keepdims, name), target)
@@ -157,7 +157,7 @@ def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, i
     require(axis is not None or x.rank == 1, f"cumulative_sum: axis must be given for {x.desc}")
     target, at = _sum_type(x, dtype, "cumulative_sum"), axis_of(axis or 0, x.rank, "cumulative_sum")
     wide = convert(x, target)
-    if wide.data_type not in WIDE:
+    if wide.dtype.kind != "f" and wide.data_type not in WIDE:
         wide = ops.cast(wide, "int32")
     result = convert(ops.cumulative_sum(wide, at), target)
     if not include_initial:

@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from .. import composites, ops
+from ..core.dtypes import FLOAT64
 from ..lazy.array import Array
+from . import host
 from .declare import as_operands, binary, unary
 from .elementwise import is_negative, with_sign_of
+
+
+def _of(name: str) -> Callable[[Array], Array]:
+    """Return the composite of a name; in float64, NumPy computes the function."""
+    composite: Callable[[Array], Array] = getattr(composites, name)
+    return lambda x: host.UNARY[name](x) if x.data_type == FLOAT64 else composite(x)
+
+
+def _of_two(name: str, compute: Callable[..., Array]) -> Callable[[Any, Any], Array]:
+    """Return a function of two operands, one of which may be a number; in float64, NumPy computes the function."""
+
+    def function(x1: Any, x2: Any) -> Array:
+        a, b = as_operands(x1, x2)
+        result: Array = host.BINARY[name](a, b) if a.data_type == FLOAT64 else _in_float32(compute)(a, b)
+        return result
+
+    return function
 
 
 def _in_float32(compute: Callable[..., Array]) -> Callable[..., Array]:
@@ -16,7 +36,7 @@ def _in_float32(compute: Callable[..., Array]) -> Callable[..., Array]:
 
     def function(*arguments: Array) -> Array:
         data_type = arguments[0].data_type
-        if data_type == "float32":
+        if data_type in ("float32", FLOAT64):
             return compute(*arguments)
         return ops.cast(compute(*(ops.cast(x, "float32") for x in arguments)), data_type)
 
@@ -31,15 +51,24 @@ def _log10(x: Array) -> Array:
     return ops.div(ops.log(x), math.log(10))
 
 
+def _logarithm(name: str, compute: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    return lambda x: host.UNARY[name](x) if x.data_type == FLOAT64 else _in_float32(compute)(x)
+
+
 exp = unary("exp", "real floating", ops.exp, "e to the power of each element.", [0.0, 1.0], "[1.0, 2.718...]")
 log = unary("log", "real floating", ops.log, "The natural logarithm of each element.", [1.0, 10.0], "[0.0, 2.302...]")
 log2 = unary(
-    "log2", "real floating", _in_float32(_log2), "The base-2 logarithm of each element.", [1.0, 10.0], "[0.0, 3.321...]"
+    "log2",
+    "real floating",
+    _logarithm("log2", _log2),
+    "The base-2 logarithm of each element.",
+    [1.0, 10.0],
+    "[0.0, 3.321...]",
 )
 log10 = unary(
     "log10",
     "real floating",
-    _in_float32(_log10),
+    _logarithm("log10", _log10),
     "The base-10 logarithm of each element.",
     [1.0, 2.0],
     "[0.0, 0.301...]",
@@ -83,24 +112,24 @@ def _atan2(y: Array, x: Array) -> Array:
 log1p = unary(
     "log1p",
     "real floating",
-    composites.log1p,
+    _of("log1p"),
     "The logarithm of 1 + x, accurate for small x.",
     [0.0, 1.0],
     "[0.0, 0.693...]",
 )
 expm1 = unary(
-    "expm1", "real floating", composites.expm1, "exp(x) - 1, accurate for small x.", [0.0, 1.0], "[0.0, 1.718...]"
+    "expm1", "real floating", _of("expm1"), "exp(x) - 1, accurate for small x.", [0.0, 1.0], "[0.0, 1.718...]"
 )
 sinh = unary(
-    "sinh", "real floating", composites.sinh, "The hyperbolic sine of each element.", [0.0, 1.0], "[0.0, 1.175...]"
+    "sinh", "real floating", _of("sinh"), "The hyperbolic sine of each element.", [0.0, 1.0], "[0.0, 1.175...]"
 )
 cosh = unary(
-    "cosh", "real floating", composites.cosh, "The hyperbolic cosine of each element.", [0.0, 1.0], "[1.0, 1.543...]"
+    "cosh", "real floating", _of("cosh"), "The hyperbolic cosine of each element.", [0.0, 1.0], "[1.0, 1.543...]"
 )
 asinh = unary(
     "asinh",
     "real floating",
-    composites.asinh,
+    _of("asinh"),
     "The inverse hyperbolic sine of each element.",
     [0.0, 1.0],
     "[0.0, 0.881...]",
@@ -108,7 +137,7 @@ asinh = unary(
 acosh = unary(
     "acosh",
     "real floating",
-    composites.acosh,
+    _of("acosh"),
     "The inverse hyperbolic cosine of each element; NaN below 1.",
     [1.0, 2.0],
     "[0.0, 1.316...]",
@@ -116,7 +145,7 @@ acosh = unary(
 atanh = unary(
     "atanh",
     "real floating",
-    composites.atanh,
+    _of("atanh"),
     "The inverse hyperbolic tangent of each element; NaN outside of [-1, 1].",
     [0.0, 0.5],
     "[0.0, 0.549...]",
@@ -124,7 +153,7 @@ atanh = unary(
 logaddexp = binary(
     "logaddexp",
     "real floating",
-    lambda x1, x2: _in_float32(_logaddexp)(*as_operands(x1, x2)),
+    _of_two("logaddexp", _logaddexp),
     "The logarithm of exp(x1) + exp(x2), without overflow of the exponentials.",
     ([0.0, 500.0], [0.0, 500.0]),
     "[0.693..., 500.693...]",
@@ -132,7 +161,7 @@ logaddexp = binary(
 acos = unary(
     "acos",
     "real floating",
-    composites.acos,
+    _of("acos"),
     "The inverse cosine of each element, in [0, π]; NaN outside of [-1, 1].",
     [1.0, -1.0],
     "[0.0, 3.141...]",
@@ -140,7 +169,7 @@ acos = unary(
 asin = unary(
     "asin",
     "real floating",
-    composites.asin,
+    _of("asin"),
     "The inverse sine of each element, in [-π/2, π/2]; NaN outside of [-1, 1].",
     [0.0, 1.0],
     "[0.0, 1.570...]",
@@ -148,7 +177,7 @@ asin = unary(
 atan = unary(
     "atan",
     "real floating",
-    composites.atan,
+    _of("atan"),
     "The inverse tangent of each element, in [-π/2, π/2].",
     [0.0, 1.0],
     "[0.0, 0.785...]",
@@ -156,7 +185,7 @@ atan = unary(
 atan2 = binary(
     "atan2",
     "real floating",
-    lambda x1, x2: _in_float32(_atan2)(*as_operands(x1, x2)),
+    _of_two("atan2", _atan2),
     "The angle of the point (`x2`, `x1`) from the positive x axis, in [-π, π].",
     ([1.0, 1.0], [1.0, -1.0]),
     "[0.785..., 2.356...]",
@@ -164,7 +193,7 @@ atan2 = binary(
 hypot = binary(
     "hypot",
     "real floating",
-    lambda x1, x2: _in_float32(_hypot)(*as_operands(x1, x2)),
+    _of_two("hypot", _hypot),
     "The square root of x1² + x2², without overflow of the squares.",
     ([3.0, 5.0], [4.0, 12.0]),
     "[5.0, 13.0]",

@@ -1,7 +1,8 @@
 """Data types of the array API standard: kinds, promotion, limits, and `__array_namespace_info__`.
 
-Data types are NumPy's `dtype` objects, as in `Array.dtype`. WebNN has no 16-bit integers, float64 and complex numbers. WebNN's
-float16, which the standard does not define, is a real floating-point type below float32.
+Data types are NumPy's `dtype` objects, as in `Array.dtype`. WebNN has no 16-bit integers and complex numbers. float64, which
+WebNN does not have either, is computed on processors only. WebNN's float16, which the standard does not define, is a real
+floating-point type below float32.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from ..context.context import MLContext, current_context
-from ..core.dtypes import ANY, INFO, DataType
+from ..core.desc import MAX_RANK
+from ..core.dtypes import ANY, FLOAT64, INFO, DataType
 from ..lazy.array import Array
 from ..support.errors import ValidationError
 from ..support.names import short_repr
@@ -24,9 +26,9 @@ DType = np.dtype[Any]
 bool = np.dtype("bool")
 int8, int32, int64 = np.dtype("int8"), np.dtype("int32"), np.dtype("int64")
 uint8, uint32, uint64 = np.dtype("uint8"), np.dtype("uint32"), np.dtype("uint64")
-float16, float32 = np.dtype("float16"), np.dtype("float32")
+float16, float32, float64 = np.dtype("float16"), np.dtype("float32"), np.dtype("float64")
 
-ALL: tuple[DType, ...] = (bool, *map(np.dtype, sorted(ANY)))
+ALL: tuple[DType, ...] = (bool, *map(np.dtype, sorted((*ANY, FLOAT64))))
 
 _CODES = {"bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f"}
 KINDS: dict[str, str] = {**_CODES, "complex floating": "", "numeric": "iuf"}
@@ -45,6 +47,19 @@ def as_dtype(value: Any, name: str) -> DType:
     if dtype not in ALL:
         raise ValidationError(f"{name}: WebNN has no {dtype}; there are {', '.join(map(str, ALL))}")
     return dtype
+
+
+def takes_float64(context: MLContext) -> builtins.bool:
+    """Whether a context computes float64: those on processors do, in rules of their engines or with NumPy."""
+    return context.backend.space.is_host
+
+
+def check_context(dtype: DType, context: MLContext, name: str) -> None:
+    """Require a context that computes a data type."""
+    if dtype == float64 and not takes_float64(context):
+        raise ValidationError(
+            f"{name}: {context} has no float64; dtype=float32, or a context on a CPU, have their numbers"
+        )
 
 
 def data_type_of(dtype: DType) -> DataType:
@@ -147,7 +162,9 @@ def can_cast(from_: Any, to: Any, /) -> Any:
     """
     source = from_.dtype if isinstance(from_, Array) else as_dtype(from_, "can_cast")
     target = as_dtype(to, "can_cast")
-    return promote(source, target) == target
+    common = promote(source, target)
+    # `None == float64` holds in NumPy.
+    return common is not None and common == target
 
 
 @dataclass(frozen=True)
@@ -192,7 +209,7 @@ def finfo(type: Any, /) -> FloatInfo:
     """Get the limits of a floating-point data type.
 
     Args:
-        type: float32, float16, or an array.
+        type: float64, float32, float16, or an array.
 
     Returns: An object with `bits`, `eps`, `max`, `min`, `smallest_normal` and `dtype`.
     Raises: it is not a floating-point type of WebNN.
@@ -234,8 +251,8 @@ class Info:
     """Result of `__array_namespace_info__`: https://data-apis.org/array-api/latest/API_specification/inspection.html"""
 
     def capabilities(self) -> dict[str, Any]:
-        """Get the capabilities. No shape depends on data: there is no boolean indexing, `nonzero`, `unique_values`, …"""
-        return {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": None}
+        """Get the capabilities. What a shape depends on is computed at once, such as a mask in `x[mask]`."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": MAX_RANK}
 
     def default_device(self) -> MLContext:
         """Get the current context."""
@@ -251,5 +268,6 @@ class Info:
 
     def dtypes(self, *, device: MLContext | None = None, kind: str | tuple[str, ...] | None = None) -> dict[str, DType]:
         """Get the data types of the standard, by name: all, or those of a kind."""
-        listed = [dtype for dtype in ALL if dtype != float16]
+        left_out = {float16} if takes_float64(device or current_context()) else {float16, float64}
+        listed = [dtype for dtype in ALL if dtype not in left_out]
         return {dtype.name: dtype for dtype in listed if kind is None or isdtype(dtype, kind)}

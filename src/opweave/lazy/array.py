@@ -107,12 +107,13 @@ class PendingCall:
         depth: int = 0
         borrows: bool = False
         for array in inputs:
+            array.is_operand = True
             node = array.node
             if node is not None:
                 if node.depth > depth:
                     depth = node.depth
                 borrows = borrows or node.borrows
-            elif array.is_of_tensor:
+            elif array.is_written:
                 borrows = True
         self.depth: int = depth + 1
         self.borrows: bool = borrows
@@ -152,19 +153,23 @@ class LazyValue:
 
     Attributes:
         code: code of the data type and shape (`code_of`).
+        is_operand: True once a call has taken the array; not set before.
         memory: the values; None while they are pending.
         node: the pending call; None once the values are computed.
+        readers: the pending results of calls that take the array, if it is written to (`Watched`); else not set.
         reads: number of reads as a weight (`opweave.lazy.weights`); negative if the array must not be a weight.
     """
 
-    __slots__ = ("code", "memory", "node", "reads")
-    is_of_tensor: ClassVar[bool] = False
-    """Whether the memory belongs to a tensor, which may be written."""
+    __slots__ = ("code", "is_operand", "memory", "node", "readers", "reads")
+    is_written: ClassVar[bool] = False
+    """Whether the array may get other values: it has the memory of a tensor, or `x[key] = value` has assigned to it."""
 
     if TYPE_CHECKING:
         code: int
+        is_operand: bool
         memory: Memory | None
         node: PendingCall | None
+        readers: list[ref[Array]]
         reads: int
 
     def __dir__(self) -> list[str]:
@@ -303,13 +308,6 @@ class Array(LazyValue, StandardArray, ArrayLike):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
 
-    def __copy__(self) -> Array:
-        # Arrays are immutable.
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Array:
-        return self
-
     def __repr__(self) -> str:
         node, desc = self.node, f"{self.dtype}{list(self.shape)}"
         if self.memory is None and node is not None:
@@ -320,11 +318,12 @@ class Array(LazyValue, StandardArray, ArrayLike):
     def __reduce__(self) -> NoReturn:
         raise TypeError("an array belongs to its context and cannot be pickled; array.numpy() can")
 
-    def _watch(self, outputs: Sequence[ref[Array]]) -> None:
-        """Record the pending results of a call that reads the array. Only memory that may be written needs them."""
-
     def __getitem__(self, key: Any) -> Array:
-        """Select a part with integers, slices and `...`, as in NumPy; None adds an axis of size 1."""
+        """Select elements as in NumPy: by integers, slices and `...`, and by arrays of positions or truth values, which are
+        computed at once. None adds an axis of size 1.
+
+        The result is another array, which later assignments to this one do not change.
+        """
         frozen, context = _freeze_index(key), self.context
         if frozen is None:
             result: Array = super().__getitem__(key)
@@ -337,10 +336,15 @@ class Array(LazyValue, StandardArray, ArrayLike):
                 result = defer(template, (result,), "", context, sys._getframe(1))
             return result
         result = super().__getitem__(key)
+        if result is self:
+            return self.__copy__()
         steps = _steps(self, result)
         if steps is not None:
             cuts.put(whole, steps)
         return result
+
+    def _watch(self, outputs: Sequence[ref[Array]]) -> None:
+        """Record the pending results of a call that reads the array. Only memory that may be written needs them."""
 
     def _apply(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return getattr(Operations, name)(*args, **kwargs)
@@ -384,13 +388,14 @@ class Number(Array):
 
 
 class Watched(Array):
-    """An array of memory that may be written. Records the pending results that depend on the array."""
+    """An array that may get other values. Records the pending results that depend on the array."""
 
-    __slots__ = ("readers",)
+    __slots__ = ()
+    is_written = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.readers: list[ref[Array]] = []
+        self.readers = []
 
     def _watch(self, outputs: Sequence[ref[Array]]) -> None:
         if len(self.readers) % 64 == 63:
@@ -427,11 +432,16 @@ def defer(template: ArrayTemplate, inputs: tuple[Array, ...], label: str, contex
         )
         node.outputs = tuple([ref(output) for output in outputs])
     if node.borrows:
-        for value in inputs:
-            value._watch(node.outputs)
+        watch(inputs, node.outputs)
     if node.depth >= LONGEST:
         force(outputs)
     return outputs if template.is_tuple else outputs[0]
+
+
+def watch(inputs: Sequence[Array], outputs: Sequence[ref[Array]]) -> None:
+    """Tell the operands of a call which pending results depend on them, as those that may get other values must know."""
+    for array in inputs:
+        array._watch(outputs)
 
 
 _PLAIN = frozenset({int, type(None)})

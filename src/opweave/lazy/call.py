@@ -14,7 +14,7 @@ from .. import memory
 from ..context.context import MLContext, current_context
 from ..context.tensor import Locks, MLTensor, memory_of
 from ..context.tensors import check_alive, own_memory
-from ..core.dtypes import INFO, DataType, cast_number
+from ..core.dtypes import ANY, FLOAT64, INFO, DataType, cast_number
 from ..core.graph import Builder, Desc, Operand, check_desc, title
 from ..core.operation import Op
 from ..memory.arrays import as_array, contiguous, describe
@@ -250,14 +250,16 @@ def _name(op: Op[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value
 
 
 class _CallRecorder(Operations):
-    takes_empty, takes_all_types = True, False
+    takes_empty = True
 
-    def __init__(self, context: MLContext) -> None:
+    def __init__(self, context: MLContext, takes_float64: bool) -> None:
         super().__init__()
         self.context, self._max_byte_length = context, context.backend.max_byte_length
+        # Arrays have one data type beyond the specification's, which the array API standard requires.
+        self.takes_all_types = takes_float64
 
     def _limits(self, op: Op[..., Any]) -> Any:
-        return self.context.backend.limits(op)
+        return self.context.backend.limits(op, takes_all=self.takes_all_types)
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
         if isinstance(value, (int, float)) and INFO[data_type].kind != "f":
@@ -265,10 +267,17 @@ class _CallRecorder(Operations):
         return constant(self, cast_number(value, data_type), data_type)
 
 
+def _is_float64(argument: Any) -> bool:
+    """Whether an argument is an array of float64, several of which one is, or the name of this type."""
+    if isinstance(argument, (list, tuple)):
+        return any(isinstance(item, Array) and item.data_type == FLOAT64 for item in argument)
+    return argument == FLOAT64 if isinstance(argument, str) else getattr(argument, "data_type", "") == FLOAT64
+
+
 def _make_template(
     op: Op[..., Any], context: MLContext, args: tuple[Any, ...], kwargs: Mapping[str, Any], label: str
 ) -> ArrayTemplate:
-    recorder = _CallRecorder(context)
+    recorder = _CallRecorder(context, any(map(_is_float64, (*args, *kwargs.values()))))
     flags = op.flags
     subject = f"{title(op.name, label)}: an operand"
     slots: dict[str, Any] = dict.fromkeys(op.operands)
@@ -298,6 +307,8 @@ def _make_template(
     named = {name: convert(name, value) for name, value in kwargs.items() if name != "label"}
     result = op.add(recorder, (*converted, *args[len(converted) :]), {**named, "label": label})
     outputs = result if isinstance(result, tuple) else (result,)
+    for output in outputs if recorder.takes_all_types else ():
+        require(output.data_type in (*ANY, FLOAT64), f"{title(op.name, label)}: arrays have no {output.data_type}")
     node = outputs[0].node
     for name, position in numbers.items():
         operands[position] = node.inputs[name].desc

@@ -44,10 +44,17 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
     Raises:
         ValidationError: WebNN has no data type for the values.
     """
+    if data_type is not None and not isinstance(values, Array):
+        check(data_type)
+    return make_array(values, data_type, copy)
+
+
+def make_array(
+    values: Any, data_type: DataType | None = None, copy: bool = True, *, takes_float64: bool = False
+) -> Array:
+    """Make an array as `array` does; with `takes_float64`, also one of the standard's float64."""
     if isinstance(values, Array) and data_type in (None, values.data_type):
         return values
-    if data_type is not None:
-        check(data_type)
     # An operand in a function that is traced, or that builds a graph.
     if isinstance(values, Operand):
         if data_type is None or data_type == values.data_type:
@@ -62,11 +69,19 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
     elif isinstance(values, (np.ndarray, np.generic)) or hasattr(values, "__dlpack__") or hasattr(values, "__array__"):
         source = values if type(values) is np.ndarray else as_array(values, "values")
         if not copy and data_type in (None, source.dtype.name):
-            desc = check_desc(describe(source, "values"), context.backend.max_byte_length, "values", takes_empty=True)
+            desc = check_desc(
+                describe(source, "values", takes_float64 and source.dtype == np.float64),
+                context.backend.max_byte_length,
+                "values",
+                takes_empty=True,
+            )
             return adopt(context, source, desc, code_of(desc))
     else:
         source, data_type = _from_numbers(values, data_type)
-    desc = describe(source, "values") if data_type is None else Desc(data_type, source.shape)
+    if data_type is not None:
+        desc = Desc(data_type, source.shape)
+    else:
+        desc = describe(source, "values", takes_float64 and source.dtype == np.float64)
     own = pool.room(check_desc(desc, context.backend.max_byte_length, "values", takes_empty=True))
     np.copyto(own, source, casting="unsafe")
     space = context.backend.space
@@ -292,7 +307,6 @@ class Borrowed(Watched):
     """The memory of a tensor. `settle` computes the pending operations that read the tensor before it is written."""
 
     __slots__ = ("tensor_ref",)
-    is_of_tensor = True
 
     def __init__(self, tensor: MLTensor) -> None:
         super().__init__(tensor.context, tensor.desc, code_of(tensor.desc), array=memory_of(tensor))

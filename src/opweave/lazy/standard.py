@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.dtypes import FLOATS
+from ..core.dtypes import FLOAT64, FLOATS
 from ..core.operators import INFIX, Operators
 from ..core.questions import is_value
 from ..support.errors import ValidationError
@@ -113,7 +113,7 @@ class StandardArray(Operators):
         return _function("matrix_transpose")(self)
 
     def __pos__(self) -> Any:
-        return self
+        return _function("_copy_of")(self)
 
     def __abs__(self) -> Any:
         return _function("abs")(self) if self.data_type.startswith("u") else self.abs()
@@ -124,12 +124,26 @@ class StandardArray(Operators):
     def __invert__(self) -> Array:
         return _function("bitwise_invert")(self)
 
-    def __setitem__(self, key: Any, value: Any) -> NoReturn:
-        raise TypeError("an opweave.Array is immutable: opweave.array_api.where(mask, value, x) makes another one")
+    def __copy__(self) -> Array:
+        return _function("_copy_of")(self)
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        return _function("_copy_of")(self)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Replace the elements that `key` selects, as in NumPy; `value` broadcasts, and is converted to the array's data type.
+
+        Other arrays do not change: calls that have read the array keep what they have read, and its parts are no views.
+
+        Raises:
+            ValidationError: the key, or the shape of the value, does not fit the array.
+            TypeError: the array shares the memory of a NumPy array or a tensor.
+        """
+        _function("_set_item")(self, key if isinstance(key, tuple) else (key,), value)
 
     def __getitem__(self, key: Any) -> Any:
         items = key if isinstance(key, tuple) else (key,)
-        if any(isinstance(item, (Operators, np.ndarray)) for item in items):
+        if any(isinstance(item, (Operators, np.ndarray, list)) for item in items):
             return _function("_index")(self, items)
         return super().__getitem__(key)
 
@@ -155,7 +169,11 @@ def _promoting(operation: str, swap: bool) -> Callable[[Any, Any], Any]:
     function = _PROMOTED[operation]
 
     def method(self: StandardArray, other: Any) -> Any:
-        if operation == "div" and self.data_type not in FLOATS and is_value(other):
+        if isinstance(other, np.float64):
+            other = float(other)
+        elif isinstance(other, np.ndarray) and self.data_type == FLOAT64:
+            other = _function("asarray")(other, device=self.context)
+        if operation == "div" and self.data_type not in (*FLOATS, FLOAT64) and is_value(other):
             raise ValidationError(
                 f"/: takes arrays of floats, got {self._desc}; // rounds down, opweave.ops.div rounds towards zero, and "
                 "opweave.array_api.astype converts"
@@ -163,7 +181,7 @@ def _promoting(operation: str, swap: bool) -> Callable[[Any, Any], Any]:
         is_promoted = isinstance(other, StandardArray) and other.data_type != self.data_type
         # WebNN's matmul takes only matrices of floats.
         if operation == "matmul":
-            is_promoted |= self.data_type not in FLOATS or 1 in (self.rank, getattr(other, "ndim", 2))
+            is_promoted |= self.data_type not in (*FLOATS, FLOAT64) or 1 in (self.rank, getattr(other, "ndim", 2))
         if is_promoted:
             return _function(function)(other, self) if swap else _function(function)(self, other)
         return plain(self, other)
