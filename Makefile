@@ -69,7 +69,7 @@ test-torch: $(VENV)-torch/.installed
 	$(VENV)-torch/bin/python -m pytest $(TORCH) tests/pytorch
 	$(VENV)-torch/bin/python -m pytest --all tests/docs/test_docs.py -k 'gradients or pytorch'
 
-# Libraries that call ONNX Runtime, unchanged, on Opweave; one of them needs PyTorch.
+# Libraries that call ONNX Runtime, unchanged, on Opweave; one of them needs PyTorch. Libraries that take arrays of the array API.
 test-libraries: $(VENV)-torch/.installed $(LIBRARIES)/.installed
 	PYTHONPATH=$(LIBRARIES) $(VENV)-torch/bin/python -m pytest --all tests/libraries
 

@@ -146,7 +146,7 @@ def test_float64_is_exact() -> None:
     assert xp.finfo(xp.float64).eps == np.finfo("float64").eps
     with pytest.raises(ow.ValidationError, match="float64 is not a data type of WebNN"):
         xp.asarray(values.astype("float32")) + values
-    with pytest.raises(ow.ValidationError, match="^cast: arrays have no bfloat16"):
+    with pytest.raises(ow.ValidationError, match=r"^cast: arrays have no bfloat16"):
         x.cast("bfloat16")
 
 
@@ -161,7 +161,7 @@ def test_devices_without_float64_say_so() -> None:
         lambda: xp.asarray(V, device=context),
         lambda: xp.astype(xp.asarray([1.0], device=context), xp.float64),
     ):
-        with pytest.raises(ow.ValidationError, match="gpu.* has no float64; dtype=float32, or a context on a CPU"):
+        with pytest.raises(ow.ValidationError, match=r"gpu.* has no float64; dtype=float32, or a context on a CPU"):
             make()
     with context:
         np.testing.assert_allclose(

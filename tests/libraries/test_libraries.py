@@ -1,4 +1,6 @@
-"""Libraries that call ONNX Runtime find the same on Opweave, unchanged: `make test-libraries`."""
+"""Libraries that call ONNX Runtime find the same on Opweave, unchanged, and those that take arrays compute on its arrays:
+`make test-libraries`.
+"""
 
 from __future__ import annotations
 
@@ -30,3 +32,12 @@ def test_library_runs_unchanged(library: str, order: str, tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stdout[-4000:]
     print(done.stdout[-500:])
+
+
+@pytest.mark.parametrize("library", ["einops", "scipy", "sklearn"])
+def test_library_of_arrays_gives_the_results_of_numpy(library: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "SCIPY_ARRAY_API": "1", "HOME": str(tmp_path)}
+    command = [sys.executable, str(HERE / "array_child.py"), library]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, timeout=TIMEOUT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert f"calls of {library} agree" in done.stdout
