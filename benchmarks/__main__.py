@@ -43,6 +43,7 @@ OTHERS = {
     "kernels": "ONNX Runtime's kernels against compiled expressions; writes docs/kernels.md and what runs as loops",
     "interop": "custom operations beside built-in ones; writes docs/interop.md",
     "nan": "what it would cost to propagate NaN where ONNX Runtime does not",
+    "language": "a language model of 1.1 billion weights with CUDA beside Transformers; writes docs/benchmarks-gpu.md",
     "precision": "each precision of each device beside float64; writes docs/precision.md",
     "recurrences": "recurrences beside ONNX Runtime's Scan; writes docs/recurrences.md",
     "scale": "a model in Ray's actors beside plain processes; writes docs/scale.md",

@@ -159,6 +159,26 @@ TORCH_COMPILE = {
 """Of torch.compile(backend="opweave") beside inductor, as multiples of its times: the geometric mean of calls, each network,
 and the geometric mean of first calls with empty caches."""
 
+LANGUAGE = {
+    "float16": {
+        "token": Budget(0.60, "ms"),
+        "short": Budget(3.0, "ms"),
+        "long": Budget(20.0, "ms"),
+        "build": Budget(3.0, "s"),
+    },
+    "float32": {
+        "token": Budget(0.75, "ms"),
+        "short": Budget(3.0, "ms"),
+        "long": Budget(60.0, "ms"),
+        "build": Budget(3.0, "s"),
+    },
+}
+"""On an H200 with CUDA: a language model of 1.1 billion weights of 4 bits, by precision: a token at a length of 2,048, the
+first token of a prompt of 64 and of 1,024, and seconds to build."""
+
+MEMORY_OF_LANGUAGE = 1.5
+"""Of the same: memory of the device as a multiple of the file and the cache."""
+
 CONTRACTIONS = Budget(1.1)
 """On an H200 with CUDA: the geometric mean of the ratios of contractions to PyTorch, for each precision."""
 

@@ -18,6 +18,7 @@ import pytest
 from support.webgpu_device import gpu_context
 
 import opweave as ow
+import opweave.chat
 from benchmarks import (
     against,
     charts,
@@ -29,6 +30,7 @@ from benchmarks import (
     engines,
     gpu_page,
     hot_paths,
+    language,
     measure,
     overhead,
     precision,
@@ -390,6 +392,28 @@ def test_conclusion_is_written_below_the_title() -> None:
     changed = once.replace("0.50x (1 ms)", "0.90x (1 ms)")
     assert "a call takes 0.90x" in conclusions.completed("models.md", changed)
     assert conclusions.completed("models.md", changed).count("<!-- conclusion -->") == 1
+
+
+def test_language_model_is_judged_by_its_limits() -> None:
+    values = {"token": 0.5, "short": 2.0, "long": 10.0, "build": 2.0, "memory": 140.0, "least": 100.0}
+    rows = [
+        language.Row("float16", **values),
+        language.Row("float32", **values | {"short": 3.5, "memory": 151.0}),
+        language.Row("PyTorch", **values),
+    ]
+    assert [row.faults() for row in rows] == [[], ["short", "memory"], []]
+    (table,) = tables(language.section(Record("Python", "a GPU", rows=rows)))
+    assert table.cells("holds") == ["yes", "short, memory"]
+
+
+def test_made_language_model_computes_finite_logits(tmp_path: Path) -> None:
+    llama = measure.script("make_llama")
+    with (tmp_path / "llama.gguf").open("wb") as file:
+        llama.write(file, llama.Sizes(layers=1, width=64, hidden=96, heads=4, groups=2, words=70, context=32))
+    model = opweave.chat.Model(opweave.chat.GGUF(tmp_path / "llama.gguf"))
+    logits = opweave.chat.Decoder(model, ow.ml.create_context(device="reference"), 32).feed([1, 2, 3])
+    assert logits.shape == (70,)
+    assert 0.1 < logits.std() < 10
 
 
 def test_bars_have_names_and_numbers() -> None:
