@@ -30,6 +30,9 @@ MIN_RESULTS = 4096
 """This many results keep a device busy with one invocation each."""
 MIN_ROWS = 64
 """This many rows keep a device busy with one workgroup each."""
+MIN_WIDE_ROW, WIDE_ROWS_SHARE, WIDE = 1 << 13, 4, 1024
+"""Rows of this length, if there is one for each of at most a quarter of the device's units, have larger workgroups: the choice
+of one of 32,000 tokens on an H200 takes 18 us with 256 invocations."""
 MAX_ROW_ELEMENTS = 1 << 14
 """Maximum length of a row if there are fewer rows than `MIN_ROWS`; a row that has one result may be longer."""
 MAX_UNROLLED_ELEMENTS = 32
@@ -192,8 +195,9 @@ class Form:
         """One workgroup for each row; its invocations share the reductions and the elements of the row."""
         rest = self.axes[len(rows) :]
         longest, unsigned = _longest(size_of(rest), reductions(self.bodies)), self.module.unsigned
-        width = width_of(max(32, -(-longest // 4)), self.features)
         count, length = size_of(rows), size_of(rest)
+        is_alone = longest >= MIN_WIDE_ROW and estimate(count) * WIDE_ROWS_SHARE <= self.features.units
+        width = width_of(max(32, -(-longest // 4)), self.features, WIDE if is_alone else 256)
         packed = self.lanes > 1 and is_same_size(length, 1)
         shared = [node for node in reductions(self.bodies) if node.free <= set(rows)]
         steps = [-(-length // width) * self.lanes, *(-(-size_of(node.variables) // width) for node in shared)]

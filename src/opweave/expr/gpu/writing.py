@@ -45,9 +45,9 @@ def guard_lines(
     return lines if is_whole else [*lines, f"if ({name} >= {unsigned(count)}) {{", "    return;", "}"]
 
 
-def width_of(count: int, features: Features) -> int:
-    """Workgroup size for `count` invocations in total."""
-    width = 1 << (min(256, features.max_invocations).bit_length() - 1)
+def width_of(count: int, features: Features, most: int = 256) -> int:
+    """Workgroup size for `count` invocations in total, at most `most`."""
+    width = 1 << (min(most, features.max_invocations).bit_length() - 1)
     while width > 32 and width // 2 >= count:
         width //= 2
     return width

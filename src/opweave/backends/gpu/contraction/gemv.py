@@ -140,7 +140,8 @@ class _Writing:
         self.ahead = max(1, PREFETCHED_TERMS // self.products)
         self.fours = self.first.quads
         if self.deep:
-            number = INVOCATIONS if before is None else min(COMPUTING_INVOCATIONS, features.max_invocations)
+            is_large = before is not None or self.first.is_quantized
+            number = min(COMPUTING_INVOCATIONS, features.max_invocations) if is_large else INVOCATIONS
             self.invocations = self._within_memory(number)
             self.width = self._lines_of_deep()
             if self._is_tall():
