@@ -779,6 +779,22 @@ def test_sizes_that_broadcast_share_a_program() -> None:
     assert len(state_of(graph)._open) == 1  # type: ignore[attr-defined]
 
 
+def test_windows_of_odd_and_even_sizes_have_one_program() -> None:
+    context = ow.ml.create_context(drafts=True)
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [1, 1, "rows", "columns"])
+    options: dict[str, Any] = {"window_dimensions": [2, 2], "strides": [2, 2]}
+    graph = builder.build({"max": builder.max_pool2d(x, **options), "mean": builder.average_pool2d(x, **options)})
+    for rows, columns in (4, 6), (5, 6), (4, 7), (9, 3):
+        image = np.random.default_rng(rows).random((1, 1, rows, columns), np.float32)
+        ends = rows // 2, columns // 2
+        windows = image[0, 0, : 2 * ends[0], : 2 * ends[1]].reshape(ends[0], 2, ends[1], 2)
+        results = context.compute(graph, {"x": image})
+        assert_allclose(results["max"][0, 0], windows.max((1, 3)), 1e-6)
+        assert_allclose(results["mean"][0, 0], windows.mean((1, 3)), 1e-6)
+    assert len(state_of(graph)._open) == 1  # type: ignore[attr-defined]
+
+
 def test_graph_of_sizes_that_were_not_checked_is_made_when_it_is_needed(context: ow.MLContext) -> None:
     builder = ow.MLGraphBuilder(context)
     x = builder.input("x", "float32", ["n", 4])

@@ -104,6 +104,12 @@ CLOSE: dict[str, Build] = {
     "resample2d by a factor": lambda b, x, n, m: b.resample2d(x(1, n, m, 2), scales=[2, 3], mode="linear", axes=[1, 2]),
     "resample2d to sizes": lambda b, x, n, m: b.resample2d(x(2, m, n, 5), sizes=[m + 2, 7], mode="linear"),
     "resample2d of a formula": lambda b, x, n, m: b.resample2d(b.concat([x(1, 1, n, m)] * 3, 3), scales=[1.5, 0.5]),
+    "windows": lambda b, x, n, m: b.max_pool2d(
+        b.pad(x(1, 2, n, m), [0] * 4, [0, 0, 1, 1]), window_dimensions=[2, 2], strides=[2, 2]
+    ),
+    "windows that end beyond": lambda b, x, n, m: b.average_pool2d(
+        x(1, 2, n, m), window_dimensions=[3, 2], strides=[2, 2], padding=[1, 1, 0, 1], output_shape_rounding="ceil"
+    ),
     "sums of sums": lambda b, x, n, m: b.reduce_sum(b.softmax(x(n, m), 1) * x(m), axes=[0]),
 }
 """Graphs with sums, whose order may depend on sizes."""

@@ -27,7 +27,7 @@ from support.webgpu_device import gpu_context
 from support.webgpu_kernels import engine_of, kernels_of
 
 import opweave as ow
-from opweave.context.graph import program_of
+from opweave.context.graph import program_of, state_of
 
 pytest.importorskip("wgpu", reason="wgpu is not installed")
 
@@ -235,6 +235,15 @@ def test_images_are_resampled_by_one_program(context: ow.MLContext, compiled: li
     sizes = [{"n": n, "m": m} for n, m in ((16, 16), (24, 40), (17, 33), (64, 9))]
     counts = _compilations(context, compiled, make, sizes)
     assert counts == counts[:1] * 4, compiled
+
+
+def test_windows_of_odd_and_even_sizes_have_one_program(context: ow.MLContext) -> None:
+    """Whether windows end beyond an image is asked in kernels."""
+    for pool in "average_pool2d", "max_pool2d", "l2_pool2d":
+        options = {"window_dimensions": [2, 3], "strides": [2, 2], "output_shape_rounding": "ceil"}
+        make = lambda b, x, n, m, pool=pool, options=options: getattr(b, pool)(x(1, 2, n, m), **options)  # noqa: E731
+        graph = check_with_reference(context, make, "float32", 1e-5, [{"n": n, "m": m} for n, m in ((4, 7), (5, 8))])
+        assert len(state_of(graph)._open) == 1  # type: ignore[attr-defined]
 
 
 def test_slices_without_elements(context: ow.MLContext) -> None:

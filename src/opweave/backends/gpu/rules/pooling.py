@@ -12,6 +12,8 @@ from typing import Any
 from ....composites import pool as composites
 from ....core.dtypes import FLOATS, INFO
 from ....core.shapes import Window
+from ....core.size_bounds import is_always_less
+from ....core.sizes import is_same_size
 from ....expr import Traced, abs, clamp, max_over, pow, sqrt, sum_over
 from ....expr.ir import storage
 from ....ops import pooling as ops
@@ -35,13 +37,13 @@ class _PooledAxis(Window):
 
     def elements_with_padding(self, window: Traced) -> Traced | int:
         """The number of taps in the image and its padding, beyond which a partial last window may reach."""
-        if self.after <= self.ending:
+        if is_always_less(self.after, self.ending + 1):
             return self.taps
         end = (self.size + self.ending - 1 - self.position(window, 0)) // self.dilation + 1
         return clamp(end, None, self.taps)
 
     def elements(self, window: Traced) -> Traced | int:
-        if self.before == self.after == 0:
+        if is_same_size(self.before, 0) and is_same_size(self.after, 0):
             return self.taps
         start = window * self.step - self.before
         first = clamp((self.dilation - 1 - start) // self.dilation, 0)
