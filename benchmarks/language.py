@@ -197,7 +197,7 @@ def decoder_of(precision: Any, path: str) -> Any:
     return decoder
 
 
-def opweave(precision: str, path: str) -> Row:
+def opweave(precision: Any, path: str) -> Row:
     """Measure Opweave."""
     import numpy as np
 
@@ -205,7 +205,7 @@ def opweave(precision: str, path: str) -> Row:
     from opweave.chat import Sampler
 
     in_primary_context()
-    ow.ml.create_context(device="cuda", precision=precision)  # type: ignore[call-overload]
+    ow.ml.create_context(device="cuda", precision=precision)
     free = free_bytes()
     start = perf_counter()
     decoder = decoder_of(precision, path)
