@@ -197,7 +197,9 @@ class Form:
         longest, unsigned = _longest(size_of(rest), reductions(self.bodies)), self.module.unsigned
         count, length = size_of(rows), size_of(rest)
         is_alone = longest >= MIN_WIDE_ROW and estimate(count) * WIDE_ROWS_SHARE <= self.features.units
-        width = width_of(max(32, -(-longest // 4)), self.features, WIDE if is_alone else 256)
+        # Without warps, each invocation has an element of workgroup memory for each reduction.
+        is_wide = is_alone and self.features.dialect.warp > 0
+        width = width_of(max(32, -(-longest // 4)), self.features, WIDE if is_wide else 256)
         packed = self.lanes > 1 and is_same_size(length, 1)
         shared = [node for node in reductions(self.bodies) if node.free <= set(rows)]
         steps = [-(-length // width) * self.lanes, *(-(-size_of(node.variables) // width) for node in shared)]
