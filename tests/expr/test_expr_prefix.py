@@ -107,3 +107,13 @@ def test_zero_stays_zero_although_factors_overflow() -> None:
         combined = run(parts.combine, [np.zeros(SHAPE, "float32"), *factors])
     assert np.isinf(factors[0]).all()
     assert not combined[0].any()
+
+
+def test_factors_and_sums_are_rows_of_their_own() -> None:
+    """States that read nothing of each other are divided alike, so that each workgroup has few elements."""
+    from opweave.expr.recurrent_step import divide_step, rows_of
+
+    parts = chunked(recurrence_of(lambda h, x, w: (h * 0.5 + x,), 1, 0, False), CHUNKS)
+    assert parts is not None
+    rows = rows_of(divide_step(parts.factors), parts.factors.states)
+    assert [row.extent for row in rows] == [CHUNKS, *SHAPE]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.graph import Desc
@@ -202,33 +202,46 @@ def _divide(divided: DividedStep, states: int, axis: int) -> RowDivision | None:
 
     if not assign(divided.first.inputs[0], axis):
         return None
-    count = 0
-    while count != len(axes):
-        count = len(axes)
-        for array in arrays:
-            for load in loads[array]:
-                place = axes.get(load.source)
-                if place is None or array in axes:
-                    continue
-                index = load.parts[place]
-                if (
-                    not isinstance(index, Index)
-                    or index not in array.axes
-                    or not assign(array, array.axes.index(index))
-                ):
+    while True:
+        count = 0
+        while count != len(axes):
+            count = len(axes)
+            for array in arrays:
+                if not _spread(array, loads[array], axes, assign):
                     return None
-            if array not in axes:
-                continue
-            variable = array.axes[axes[array]]
-            for load in loads[array]:
-                if variable in load.parts and not assign(load.source, load.parts.index(variable)):
-                    return None
+        # A state that reads nothing of the others is divided along the same axis.
+        others = (source for source in divided.first.inputs[:states] if source not in axes)
+        state = next((source for source in others if len(source.desc.shape) > axis), None)
+        if state is None:
+            break
+        if not assign(state, axis):
+            return None
     is_complete = all(array in axes for array in own)
     return (
         RowDivision(extent, axes)
         if is_complete and all(_is_apart(array, loads[array], axes) for array in arrays)
         else None
     )
+
+
+def _spread(
+    array: Output | Stored,
+    loads: Sequence[Load],
+    axes: Mapping[Source | Output, int],
+    assign: Callable[[Source | Output, int], bool],
+) -> bool:
+    """Divide an array as those that it reads, and those that it reads as the array; False if they depend on each other."""
+    for load in loads:
+        place = axes.get(load.source)
+        if place is None or array in axes:
+            continue
+        index = load.parts[place]
+        if not isinstance(index, Index) or index not in array.axes or not assign(array, array.axes.index(index)):
+            return False
+    if array not in axes:
+        return True
+    variable = array.axes[axes[array]]
+    return all(assign(load.source, load.parts.index(variable)) for load in loads if variable in load.parts)
 
 
 def _is_apart(array: Output | Stored, loads: Sequence[Load], axes: dict[Source | Output, int]) -> bool:
