@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Barrier, Event, current_thread
 from time import sleep
 from typing import Any
 from urllib.error import HTTPError
@@ -45,6 +45,8 @@ from tritonclient.utils import InferenceServerException
 from opweave.deploy import ModelServer
 from opweave.deploy.joining import Batcher
 from opweave.deploy.listening import BoundedProtocol
+from opweave.scale import http
+from opweave.scale.batches import BatchedModel
 
 RANDOM = np.random.default_rng(8)
 
@@ -215,6 +217,31 @@ def test_batcher_waits_for_others() -> None:
 
     asyncio.run(main())
     assert batches == [[0, 1, 2]]
+
+
+def test_quick_models_run_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And give the same results; a run that takes long goes back to a thread."""
+    threads: list[str] = []
+    run = BatchedModel.run
+
+    def watched(self: BatchedModel, requests: Any) -> Any:
+        threads.append(current_thread().name.partition("_")[0])
+        return run(self, requests)
+
+    monkeypatch.setattr(BatchedModel, "run", watched)
+    monkeypatch.setattr(http, "QUICK_NANOSECONDS", 10**10)
+    monkeypatch.setattr(http, "QUICK_RUNS", 3)
+    x = np.ones((1, 16), np.float32)
+    path, headers = (
+        "/v2/models/layer/infer?output=best",
+        {"Content_Type": "application/x-npy", "Accept": "application/x-npy"},
+    )
+    with ModelServer({"layer": served_model("layer")}) as server:
+        results = [np.load(io.BytesIO(ask(server, path, npy(x), **headers)[2])).tolist() for _ in range(5)]
+        monkeypatch.setattr(http, "QUICK_NANOSECONDS", 0)
+        results += [np.load(io.BytesIO(ask(server, path, npy(x), **headers)[2])).tolist() for _ in range(2)]
+    assert results == [layer(x)[1].tolist()] * 7
+    assert threads == ["opweave-serving"] * 3 + ["opweave-server"] * 3 + ["opweave-serving"]
 
 
 def test_joined_requests_get_their_own_results() -> None:

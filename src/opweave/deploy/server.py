@@ -126,6 +126,7 @@ class ModelServer:
         require(isinstance(models, Mapping), f"models must map names to models, got {short_repr(models)}")
         require(bool(models or language_models), "a server must have a model")
         # Operations of small models do not fill many processors: with fewer threads each, runs fill them together.
+        has_own_code = operations is not None
         parallel = 1 if threads is None else max(1, processors() // threads)
         self._listener = _listen(host, port)
         try:
@@ -151,6 +152,7 @@ class ModelServer:
                         max_json=max_json,
                         max_requests=max_requests,
                         parallel=parallel,
+                        has_own_code=has_own_code,
                     )
                     model.join = Batcher(model.run, batch, float(wait), parallel).submit
                     served[name][version] = model

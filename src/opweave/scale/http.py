@@ -53,6 +53,7 @@ class ServedModel:
         max_json: maximum bytes of memory for reading the JSON and the strings of a request.
         max_requests: maximum number of requests at a time; further ones get the status 503. 0: no maximum.
         parallel: number of batches that run at the same time.
+        has_own_code: whether the model may have operations of users, which may wait for something.
 
     Attributes:
         join: runs a request in a batch with others. The owner sets it; by default, each request runs alone.
@@ -71,6 +72,7 @@ class ServedModel:
         max_json: int,
         max_requests: int = 0,
         parallel: int = 1,
+        has_own_code: bool = False,
     ) -> None:
         parts = parts_of(session)
         self.session, self.version = session, version
@@ -79,6 +81,7 @@ class ServedModel:
         self.observers: list[Observer] = [self.statistics]
         self.join: Callable[[InferenceRequest], Awaitable[BatchAnswer]] = self._run_alone
         self.count = self._quick_runs = 0
+        self._has_own_code = has_own_code
         self._max_body, self._max_requests = max_body, max_requests
         self._model = BatchedModel(session, self.interface, batch)
         self._threads = ThreadPoolExecutor(
@@ -131,7 +134,7 @@ class ServedModel:
 
     async def run(self, requests: Sequence[InferenceRequest]) -> list[BatchAnswer]:
         """Run a batch of requests: on a thread of the model, or here if it takes almost no time."""
-        if self._quick_runs >= QUICK_RUNS:
+        if self._quick_runs >= QUICK_RUNS and not self._has_own_code:
             answers = self._model.run(requests)
         else:
             answers = await asyncio.get_running_loop().run_in_executor(self._threads, self._model.run, requests)

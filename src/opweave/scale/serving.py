@@ -125,7 +125,10 @@ class Replica(ProtocolRoutes):
             logging.getLogger("opweave").addHandler(handler)
         session = open_session(model, threads, device, precision, operations)
         max_body, max_json = limits
-        self._model = ServedModel(session, name, batch=batch, max_body=max_body, max_json=max_json)
+        own_code = operations is not None
+        self._model = ServedModel(
+            session, name, batch=batch, max_body=max_body, max_json=max_json, has_own_code=own_code
+        )
         self._model.join = serve.batch(max_batch_size=batch, batch_wait_timeout_s=wait)(self._model.run)
         self._replicas = replicas
 
