@@ -676,6 +676,7 @@ def test_deploy_prints_an_example_that_runs(tmp_path: Path) -> None:
     assert (process.returncode, errors) == (0, "stopped\n")
 
 
+@pytest.mark.long(rows=1)
 @pytest.mark.parametrize("keeps", [True, False], ids=["kept", "new"])
 def test_sigterm_under_load_loses_no_request(keeps: bool, tmp_path: Path) -> None:
     """Each request on a connection that was made gets its answer; then connections are refused."""
@@ -726,6 +727,7 @@ def test_sigterm_under_load_loses_no_request(keeps: bool, tmp_path: Path) -> Non
     assert {end for _, end in ends} == {"refused"}
 
 
+@pytest.mark.long
 def test_sigterm_waits_for_a_request_that_runs(tmp_path: Path) -> None:
     module = tmp_path / "slow_operation.py"
     module.write_text(
