@@ -158,37 +158,37 @@ def models(text: str) -> Conclusion:
 
 def torch_modules(text: str) -> Conclusion:
     rows = _with(text, "from a program", "from the module")
-    compiled = [each for each in tables(text) if each.header[:1] == ["compiled"]]
+    on_cpu, _, on_gpu = text.partition("## torch.compile with CUDA")
+    compiled = {
+        place: [each for each in tables(part) if each.header[:1] == ["compiled"] and each.numbers("ratio")]
+        for place, part in {"a CPU": on_cpu, "a GPU": on_gpu}.items()
+    }
     groups = {
         "loading from a program": rows.numbers("from a program"),
         "loading from the module": rows.numbers("from the module"),
-        **{
-            f"a call, {name}": values
-            for each in compiled
-            for name in dict.fromkeys(each.cells("precision"))
-            if (values := each.where("precision", f"^{name}$").numbers("ratio"))
-        },
-        "compiling": [value for each in compiled for value in each.numbers("compiling")],
     }
-    groups = {name: values for name, values in groups.items() if values}
     plain = rows.where("kind", "^(?!quantised)")
     whole = rows.where("in PyTorch", "^none$")
     sentences = [
         f"Of {len(rows.rows)} modules, {len(whole.rows)} run without an operator of PyTorch; errors in float32 are at most "
         f"{max(plain.numbers('error')):g} of the result."
     ]
-    if "loading from a program" in groups:
+    if groups["loading from a program"]:
         sentences.append(
             f"Loading takes {_x(groups['loading from a program'])} of the time of an export to ONNX and a session from a "
             f"program, and {_x(groups['loading from the module'])} from a module, as medians."
         )
-    for each in compiled:
-        if each.numbers("ratio"):
-            where = "a GPU" if "tf32" in each.cells("precision") else "a CPU"
+    for place, parts in compiled.items():
+        for each in parts:
+            groups[f"a call on {place}"], groups[f"compiling on {place}"] = (
+                each.numbers("ratio"),
+                each.numbers("compiling"),
+            )
             sentences.append(
-                f"Calls of torch.compile take {geometric_mean(each.numbers('ratio')):.2f}x of inductor's time on {where}, "
+                f"Calls of torch.compile take {geometric_mean(each.numbers('ratio')):.2f}x of inductor's time on {place}, "
                 f"and first calls {geometric_mean(each.numbers('compiling')):.2f}x, as geometric means."
             )
+    groups = {name: values for name, values in groups.items() if values}
     chart = Dots("Share of the time of torch.onnx.export or inductor (less is better)", groups) if groups else None
     return Conclusion(" ".join(sentences), chart)
 

@@ -205,7 +205,7 @@ def markdown(records: Mapping[str, Record[Row]]) -> str:
     record = records["cpu"]
     converted = [row for row in record.rows if isinstance(row, Conversion)]
     holds = sum(not row.faults() for row in converted)
-    failed = "".join(f"- {name}: {reason}\n" for name, reason in sorted(record.failures.items()))
+    failed = "".join(f"- {name}: {reason}\n" for name, reason in sorted(record.failures.items()) if "/" not in name)
     without = "".join(f"- {row.name}: {row.failure}\n" for row in converted if row.failure)
     parts = [
         f"""# Modules of PyTorch
@@ -242,7 +242,12 @@ session of ONNX Runtime, and its first call; in parentheses, the seconds |
         compiled = [row for row in each.rows if isinstance(row, Compilation)]
         if compiled:
             origin = "" if device == "cpu" else f"On {each.device}; {each.machine}.\n\n"
-            parts.append(f"{titles[device]}\n\n{origin}{means(compiled, device)}\n\n{compilations(compiled, device)}\n")
+            text = means(compiled, device)
+            text += "\n\n" if text else ""
+            parts.append(f"{titles[device]}\n\n{origin}{text}{compilations(compiled, device)}\n")
+            missed = [f"- {name}: {reason}\n" for name, reason in sorted(each.failures.items()) if "/" in name]
+            if missed:
+                parts.append(f"Not measured:\n\n{''.join(missed)}")
     parts.append(
         """Calls are `torch.compile(module, backend="opweave")` and `torch.compile(module)`, with `mode="reduce-overhead"` on a
 GPU, under `torch.inference_mode()`, alternately; ratios are medians of pairs. Compiling is the first call, in a process that
