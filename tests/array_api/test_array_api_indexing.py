@@ -250,6 +250,21 @@ def test_functions_that_depend_on_values(data_type: str) -> None:
         xp.nonzero(xp.asarray(values)[0, 0])
 
 
+def test_repeat_by_an_array_and_next_numbers() -> None:
+    for repeats, axis in ((np.array([2, 0, 1]), 1), (np.array([3]), 0), (np.arange(24) % 3, None), (np.array(2), 2)):
+        ours = xp.repeat(xp.asarray(X), xp.asarray(repeats), axis=axis)
+        np.testing.assert_array_equal(ours.numpy(), np.repeat(X, repeats, axis=axis), strict=True)
+    for wrong, message in (([1, 2], "must have 1 or 3 elements for axis 1"), ([1, -1, 0], "must not be negative, got")):
+        with pytest.raises(ow.ValidationError, match=f"^repeat: repeats {message}"):
+            xp.repeat(xp.asarray(X), xp.asarray(wrong), axis=1)
+    for data_type in ("float16", "float32", "float64"):
+        a = np.array([0.0, 1.0, -2.5, np.inf, np.nan], data_type)
+        b = np.array([1.0, 0.5, -2.5, 0.0, 1.0], data_type)
+        np.testing.assert_array_equal(
+            xp.nextafter(xp.asarray(a), xp.asarray(b)).numpy(), np.nextafter(a, b), strict=True
+        )
+
+
 NUMBERS = (0, 1, -1, 300, 2.5, -0.5, float("nan"), float("inf"), -float("inf"), True, 10**30, -(10**30), 127.0, 2**63)
 
 

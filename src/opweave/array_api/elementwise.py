@@ -161,6 +161,16 @@ signbit = _test(
 )
 
 
+nextafter = binary(
+    "nextafter",
+    "real floating",
+    lambda x1, x2: host.nextafter(*as_operands(x1, x2)),
+    "The next number of the data type after `x1`, towards `x2`. It is computed on the processor, also in contexts on GPUs.",
+    ([1.0, 0.5], [1.0, 0.5]),
+    "[1.0, 0.5]",
+)
+
+
 def _whole(operation: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """Make a rounding function, which returns integers unchanged."""
     return lambda x: operation(x) if is_float(x) else x
@@ -393,6 +403,6 @@ isfinite = _test(
 __all__ = [
     "abs", "add", "ceil", "clip", "conj", "copysign", "divide", "equal", "floor", "floor_divide", "greater",
     "greater_equal", "isfinite", "isinf", "isnan", "less", "less_equal", "logical_and", "logical_not", "logical_or",
-    "logical_xor", "maximum", "minimum", "multiply", "negative", "not_equal", "positive", "pow", "real", "reciprocal",
-    "remainder", "round", "sign", "signbit", "sqrt", "square", "subtract", "trunc",
+    "logical_xor", "maximum", "minimum", "multiply", "negative", "nextafter", "not_equal", "positive", "pow", "real",
+    "reciprocal", "remainder", "round", "sign", "signbit", "sqrt", "square", "subtract", "trunc",
 ]  # fmt: skip

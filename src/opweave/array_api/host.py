@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.dtypes import FLOAT64
+from ..core.dtypes import FLOAT64, FLOATS
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, Op
 from ..core.shapes import broadcast
@@ -41,8 +41,8 @@ def of_one(name: str, compute: Callable[..., Any]) -> Op[..., Any]:
     return on_host(name, rule, kernel, x=_DOUBLE)
 
 
-def of_two(name: str, compute: Callable[..., Any]) -> Op[..., Any]:
-    """Declare a function of two elements of float64, which broadcast; `compute(x1, x2, out=)` is one of NumPy's."""
+def of_two(name: str, compute: Callable[..., Any], limits: Limits = _DOUBLE) -> Op[..., Any]:
+    """Declare a function of two elements, which broadcast; `compute(x1, x2, out=)` is one of NumPy's."""
 
     def rule(self: Builder, x1: Operand, x2: Operand, *, label: str = "") -> Desc:
         return Desc(x1.data_type, broadcast(x1.shape, x2.shape))
@@ -51,7 +51,7 @@ def of_two(name: str, compute: Callable[..., Any]) -> Op[..., Any]:
         with np.errstate(all="ignore"):
             compute(x1, x2, out=out)
 
-    return on_host(name, rule, kernel, x1=_DOUBLE, x2=_DOUBLE)
+    return on_host(name, rule, kernel, x1=limits, x2=Limits("x1"))
 
 
 def _floor_divide(x1: np.ndarray, x2: np.ndarray, out: np.ndarray) -> None:
@@ -70,3 +70,5 @@ BINARY = {
     **{name: of_two(name, getattr(np, name)) for name in ("atan2", "hypot", "logaddexp", "remainder")},
     "floor_divide": of_two("floor_divide", _floor_divide),
 }
+nextafter = of_two("nextafter", np.nextafter, Limits(FLOATS))
+"""The next number of the data type, of any width: WebNN has no operation on the bits of floats."""

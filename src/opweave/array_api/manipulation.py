@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
+
 from .. import ops
 from ..core.shapes import broadcast
 from ..lazy.array import Array
 from ..support.errors import require
 from ..support.names import short_repr
-from .arguments import as_array, axes_of, axis_of, of_type, promote_operands, with_axis
+from .arguments import as_array, axes_of, axis_of, of_type, promote_operands, require_kind, with_axis
 
 
 def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
@@ -218,20 +220,23 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
     return of_type(result, x.dtype) if result is not x else x
 
 
-def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
+def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
     """Repeat each element.
 
     Args:
-        repeats: how many times. An array is an error, because its values would determine the shape.
+        repeats: how many times. An array of integers has a number for each position along the axis, or one for all. It is
+            computed at once, since it determines the shape.
         axis: the axis; by default, the array is flattened first.
 
     Returns: An array of the data type of `x`, `repeats` times as long along the axis.
-    Raises: `repeats` is not an integer or negative, or the axis is out of range.
+    Raises: `repeats` is not an integer or negative, its length does not fit the axis, or the axis is out of range.
 
     >>> xp.repeat(xp.asarray([1, 2]), 2).tolist()
     [1, 1, 2, 2]
     """
     x = as_array(x, "repeat")
+    if isinstance(repeats, Array):
+        return _repeat_by(x, repeats, axis)
     is_number = isinstance(repeats, int) and repeats >= 0
     require(is_number, f"repeat: repeats must be an integer that is not negative, got {short_repr(repeats)}")
     if axis is None:
@@ -239,6 +244,21 @@ def repeat(x: Array, repeats: int, /, *, axis: int | None = None) -> Array:
     at = axis_of(axis, x.rank, "repeat")
     wide = broadcast_to(expand_dims(x, at + 1), [*x.shape[: at + 1], repeats, *x.shape[at + 1 :]])
     return reshape(wide, with_axis(x.shape, at, x.shape[at] * repeats))
+
+
+def _repeat_by(x: Array, repeats: Array, axis: int | None) -> Array:
+    if axis is None:
+        return _repeat_by(reshape(x, [-1]), repeats, 0)
+    at = axis_of(axis, x.rank, "repeat")
+    require_kind(repeats, "integral", "repeat")
+    counts = repeats.numpy().reshape(-1)
+    fits = repeats.rank <= 1 and counts.size in (1, x.shape[at])
+    require(
+        fits, f"repeat: repeats must have 1 or {x.shape[at]} elements for axis {at} of {x.desc}, got {repeats.desc}"
+    )
+    require(not (counts < 0).any(), f"repeat: repeats must not be negative, got {short_repr(counts.tolist())}")
+    positions = np.repeat(np.arange(x.shape[at], dtype=np.int32), counts.astype(np.int64))
+    return of_type(ops.gather(x, positions, axis=at), x.dtype)
 
 
 def tile(x: Array, repetitions: Sequence[int], /) -> Array:
