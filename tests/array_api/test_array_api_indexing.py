@@ -208,6 +208,24 @@ def test_shared_memory_cannot_be_assigned_to() -> None:
     assert (x.tolist(), own.tolist()) == ([5.0, 1.0], [1.0, 1.0])
 
 
+def test_constants_of_functions_cannot_be_assigned_to() -> None:
+    weight = xp.asarray([1.0, 2.0])
+
+    @ow.jit
+    def scaled(x: Any) -> Any:
+        return x * weight
+
+    weight[0] = 3.0
+    assert np.asarray(scaled(np.float32([1, 1]))).tolist() == [3.0, 2.0]
+    with pytest.raises(
+        TypeError, match=r"^x\[key\] = value: the array float32\[2\] is a constant of a function of jit"
+    ):
+        weight[0] = 5.0
+    other = xp.asarray(weight, copy=True)
+    other[0] = 5.0
+    assert (weight.tolist(), other.tolist()) == ([3.0, 2.0], [5.0, 2.0])
+
+
 def test_results_of_tensors_are_settled_before_writes() -> None:
     context = ow.ml.create_context()
     tensor = context.create_tensor("float32", [2], readable=True, writable=True)

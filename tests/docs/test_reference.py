@@ -217,7 +217,7 @@ def test_dir_of_operations_lists_documented_names() -> None:
 def test_dir_of_arrays_and_sessions_lists_no_internals() -> None:
     array = ow.array([1.0])
     assert set(public_names(array)) == documented(ow.Array) - {
-        *("code", "is_operand", "is_written", "memory", "node", "readers", "reads")
+        *("code", "is_captured", "is_operand", "is_written", "memory", "node", "readers", "reads")
     }
     model = onnx.helper.make_model(
         onnx.helper.make_graph(

@@ -153,6 +153,7 @@ class LazyValue:
 
     Attributes:
         code: code of the data type and shape (`code_of`).
+        is_captured: True once the array is a constant of a function of `jit`; not set before.
         is_operand: True once a call has taken the array; not set before.
         memory: the values; None while they are pending.
         node: the pending call; None once the values are computed.
@@ -160,12 +161,13 @@ class LazyValue:
         reads: number of reads as a weight (`opweave.lazy.weights`); negative if the array must not be a weight.
     """
 
-    __slots__ = ("code", "is_operand", "memory", "node", "readers", "reads")
+    __slots__ = ("code", "is_captured", "is_operand", "memory", "node", "readers", "reads")
     is_written: ClassVar[bool] = False
     """Whether the array may get other values: it has the memory of a tensor, or `x[key] = value` has assigned to it."""
 
     if TYPE_CHECKING:
         code: int
+        is_captured: bool
         is_operand: bool
         memory: Memory | None
         node: PendingCall | None

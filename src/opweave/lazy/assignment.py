@@ -43,7 +43,12 @@ def copy_of(array: Array) -> Array:
 
 
 def require_assignable(array: Array) -> None:
-    """Require an array that does not share the memory of a NumPy array or a tensor: a write would have to change these."""
+    """Require an array that is no constant of a function, and shares no memory, which a write would have to change."""
+    if hasattr(array, "is_captured"):
+        raise TypeError(
+            f"x[key] = value: the array {array.desc} is a constant of a function of jit; pass it as an argument, or assign to "
+            "array_api.asarray(x, copy=True)"
+        )
     if type(array) not in _ASSIGNED:
         raise TypeError(
             f"x[key] = value: the array {array.desc} shares the memory of a NumPy array or a tensor; "

@@ -170,6 +170,7 @@ class JitTracer(MLGraphBuilder):
         else:
             if (source := from_memory.source_of(value)) is None:
                 desc, constant = value.desc, host_values(value)
+                value.is_captured = True
             else:
                 desc = check_desc(describe(source, "an array"), self._max_byte_length, "an array", self.takes_empty)
                 keep = from_memory.Captured(source)
