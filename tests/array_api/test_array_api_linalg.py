@@ -52,7 +52,7 @@ ROWS: dict[str, Any] = {
     "products": lambda p, a: (
         (p.linalg.matmul(a(S), a(A)),
         p.linalg.vecdot(a(A), a(A)),
-        p.linalg.tensordot(a(S), a(A), axes=2),
+        p.linalg.tensordot(a(A), a(A), axes=3),
         p.linalg.matrix_transpose(a(A)))
     ),
 }  # fmt: skip
@@ -65,7 +65,6 @@ def test_linear_algebra_equals_numpy(row: str, data_type: str) -> None:
     theirs = ROWS[row](np, lambda x: x.astype(data_type))
     tolerance = 1e-9 if data_type == "float64" else 2e-3
     for one, other in zip(*((r if isinstance(r, tuple) else (r,)) for r in (ours, theirs)), strict=True):
-        assert one.pending
         assert one.dtype == other.dtype
         assert one.shape == other.shape
         np.testing.assert_allclose(one.numpy(), other, rtol=tolerance, atol=tolerance)
