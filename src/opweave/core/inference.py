@@ -49,6 +49,8 @@ def infer_for_all_sizes(
     Raises:
         ValidationError: no sizes are valid; or the function asks for numbers, and accepts none of those that are tried.
     """
+    if (scope := current_scope.get()) is not None and scope.is_of_run:
+        return evaluate(inputs, dict(attributes))  # for the answers of this run, which are recorded
     try:
         ways = explore(lambda: evaluate(inputs, dict(attributes)))
     except UnknownSizeError as error:

@@ -61,6 +61,7 @@ class CompiledModel(ModelProgram):
     ) -> None:
         self.context, self.trace = context, trace
         self._backend = backend or context.backend
+        self.sizes: Mapping[str, int] = {}  # of the names that it was compiled with
         self.choice = ""
         self.untried: Mapping[str, str] = {}
         self._check_types(model)
@@ -107,7 +108,7 @@ class CompiledModel(ModelProgram):
     def at(self, sizes: Mapping[str, int]) -> CompiledModel:
         """The model for these sizes, if it was compiled with names; it shares what was compiled."""
         model = copy(self)
-        model.is_shared = True
+        model.is_shared, model.sizes = True, sizes
         model.set_program(
             self.program.at(sizes, ()), self._wrappers, [_result_at(result, sizes) for result in self._results]
         )

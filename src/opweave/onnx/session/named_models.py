@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...core.guards import Guards
@@ -38,6 +38,14 @@ def named_shapes(inputs: Iterable[Argument], shapes: Shapes) -> tuple[dict[str, 
             dims.append(Size(text))
         named[name] = None if shape is None else tuple(dims)
     return named, sizes
+
+
+def with_numbers(named: Mapping[str, Any], sizes: Mapping[str, int], names: Collection[str]) -> dict[str, Any]:
+    """Shapes with numbers in place of some names."""
+    return {
+        key: shape and tuple(sizes[d.name] if isinstance(d, Size) and d.name in names else d for d in shape)
+        for key, shape in named.items()
+    }
 
 
 @record

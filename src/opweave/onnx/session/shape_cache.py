@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from ...backends import Backend
     from ...backends.isolation import EngineProcess
     from ...compile.engines import Measurement
+    from ...core.guards import Guards
     from ..convert.trace import Trace
     from .compiled import CompiledModel
     from .named_models import NamedModel
@@ -143,7 +144,8 @@ class ShapeCache:
         self.verdicts = find_measured(self.digest, context.backend, lambda: self.ways)
         if self._why_none is not NEVER or self._why_all:  # else nothing is compiled, whatever was measured
             self.tuned = {text: verdict for text, verdict in self.verdicts.items() if verdict.chosen}
-        self._may_have_names = context.backend.takes_names
+        self._may_have_names = context.backend.takes_names or context.backend.may_take_names
+        self._numbers_needed: set[str] = set()  # names that programs have numbers for
         self.why_one_by_one = ""  # why the compiled shapes have no names
         self._named: list[NamedModel] = []
         self.choices = 0
@@ -486,25 +488,17 @@ class ShapeCache:
             named, sizes = named_models.named_shapes(self._inputs, shapes)
             if not sizes or None in named.values():
                 return None
-            guards = Guards(sizes)
-            try:
-                with guards.deciding():
-                    _, trace = self.trace_shapes(named, feed, values)
-                    fallen = next((step for step in trace.steps if step.kind == "fallback"), None)
-                    if fallen is not None:
-                        self._may_have_names = False
-                        self._note_one_by_one(f"{fallen.node.op_type} falls back to ONNX Runtime: {fallen.reason}")
-                        return None
-                    model = self.compile_on("", trace)
-            except Exception as error:
-                if STRICT in os.environ and not isinstance(error, MLError):
-                    raise
-                # Sizes that do not fit, and errors of users' functions, are errors of the ordinary way, too.
-                self._may_have_names = isinstance(error, MLError)
-                notes = getattr(error, "__notes__", ())
-                text = str(error) if isinstance(error, MLError) else f"{type(error).__name__}: {error}"
-                self._note_one_by_one(", ".join([text, *notes]))
-                return None
+            # Expressions of GPUs assume that names are at least 1.
+            empty = {name for name in sizes if sizes[name] == 0} if self._context.backend.may_take_names else set()
+            numbers, model = self._numbers_needed | empty, None
+            while model is None:
+                if numbers >= sizes.keys():
+                    return None
+                guards, count = Guards(sizes), len(numbers)
+                model = self._compile_named(named, sizes, numbers, guards, feed, values)
+                if model is None and len(numbers) == count:
+                    return None
+            named = named_models.with_numbers(named, sizes, numbers)
             decided = {name: np.asarray(value).tobytes() for name, value in values.items()}
             entry = named_models.NamedModel(named, decided, guards, model)
             compiled = entry.at(shapes, decided)
@@ -514,6 +508,48 @@ class ShapeCache:
         with self._lock:
             self._keep(self._key(shapes, values), compiled)
         return compiled
+
+    def _compile_named(
+        self,
+        named: Mapping[str, Any],
+        sizes: Mapping[str, int],
+        numbers: set[str],
+        guards: Guards,
+        feed: Mapping[str, Any],
+        values: dict[str, Any],
+    ) -> CompiledModel | None:
+        """Compile the model with names, except for those in `numbers`; None after an error.
+
+        Where kernels of the device need numbers for further names, these are added to `numbers`.
+        """
+        from ...backends import NumbersNeededError
+        from . import named_models
+
+        try:
+            with guards.deciding():
+                _, trace = self.trace_shapes(named_models.with_numbers(named, sizes, numbers), feed, values)
+                fallen = next((step for step in trace.steps if step.kind == "fallback"), None)
+                if fallen is not None:
+                    self._may_have_names = False
+                    self._note_one_by_one(f"{fallen.node.op_type} falls back to ONNX Runtime: {fallen.reason}")
+                    return None
+                return self.compile_on("", trace)
+        except NumbersNeededError as error:
+            needed = set(error.operations)
+            if not needed <= sizes.keys() - numbers:  # a size has no formula
+                needed = set(sizes)
+            if error.is_for_all:
+                self._numbers_needed |= needed
+            numbers |= needed
+        except Exception as error:
+            if STRICT in os.environ and not isinstance(error, MLError):
+                raise
+            # Sizes that do not fit, and errors of users' functions, are errors of the ordinary way, too.
+            self._may_have_names = isinstance(error, MLError)
+            notes = getattr(error, "__notes__", ())
+            text = str(error) if isinstance(error, MLError) else f"{type(error).__name__}: {error}"
+            self._note_one_by_one(", ".join([text, *notes]))
+        return None
 
     def _note_one_by_one(self, reason: str) -> None:
         """Say once, in the log and in `explain`, why each combination of shapes is compiled."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...backends import PRECISIONS
 from ...compile.engines import YET, Measurement, describe_choice
+from ...core.guards import Guards
 from ...support.formatting import markup
 from ...support.names import count_of, printable
 from ..model.arguments import NodeArg, shape_text
@@ -63,7 +64,8 @@ def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Meas
     lines += [f"engine: {describe_choice(compiled.choice, compiled.untried, state)}"] if compiled.choice else []
     from .whole import line_of  # lazily: a line of a session needs no compiler
 
-    lines.append(line_of(compiled.trace, compiled.outputs, context))
+    with Guards(compiled.sizes).deciding():  # as when the model was compiled with names
+        lines.append(line_of(compiled.trace, compiled.outputs, context))
     lines += customs(compiled)
     for number in range(len(compiled.sections)):
         lines.append(heading(compiled, number))

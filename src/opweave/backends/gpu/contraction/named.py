@@ -42,6 +42,8 @@ def names_needed(problem: Problem, features: Features) -> tuple[set[str], set[st
         return set(), set()
     if empty := names_in_empty(_extents(problem)):
         return set(), empty
+    if packed := _names_of_packed(problem):
+        return packed, set()
     if single := [
         size for size in (problem.rows, problem.columns) if isinstance(size, Size) and _is_gemv(problem, size)
     ]:
@@ -53,6 +55,13 @@ def names_needed(problem: Problem, features: Features) -> tuple[set[str], set[st
     if features.is_software and Steps.of(problem, DEEPEST).count > features.max_iterations // 4:
         return set(), names  # `tiles.choose` divides such sums
     return set(), set()
+
+
+def _names_of_packed(problem: Problem) -> set[str]:
+    """The names in the shapes of quantized matrices, whose positions in words have no parameters."""
+    sides = [side for side in (problem.left, problem.right) if isinstance(side, Matrix) and side.quantized is not None]
+    shapes = [buffer.desc.shape for side in sides for buffer in side.buffers]
+    return variables_in((*shapes, *(side.stride for side in sides)))
 
 
 def _is_gemv(problem: Problem, lines: int) -> bool:

@@ -1,0 +1,76 @@
+"""Sessions of ONNX models with dynamic dimensions on WebGPU: one program runs all shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx.parser import parse_model
+from support.webgpu_device import gpu_context
+
+import opweave as ow
+from opweave.backends.gpu.schedule import Schedule
+
+pytest.importorskip("wgpu", reason="wgpu is not installed")
+
+
+def session_of(text: str) -> tuple[ow.InferenceSession, onnxruntime.InferenceSession]:
+    model = parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    context = ow.ml.create_context(device=gpu_context().device.name)
+    return ow.InferenceSession(model, context=context), onnxruntime.InferenceSession(model.SerializeToString())
+
+
+@pytest.fixture
+def lowered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An entry for each graph whose kernels are written."""
+    graphs = list[int]()
+    start = Schedule.__init__
+
+    def note(self: Schedule, *arguments: Any) -> None:
+        start(self, *arguments)
+        graphs.append(len(graphs))
+
+    monkeypatch.setattr(Schedule, "__init__", note)
+    return graphs
+
+
+def test_images_of_all_sizes_have_one_program(lowered: list[int]) -> None:
+    """Pooling has defaults that depend on sizes; `SAME_UPPER` pads by formulas of them."""
+    session, witness = session_of(
+        "g (float[1, 2, height, width] x, float[4, 2, 3, 3] w) => (float[a, b, c, d] y) {"
+        '  p = MaxPool <kernel_shape = [2, 2], strides = [2, 2], auto_pad = "SAME_UPPER"> (x)'
+        "  r = Conv <pads = [1, 1, 1, 1]> (p, w)  y = Relu (r) }"
+    )
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((4, 2, 3, 3), np.float32)
+    for height, width in (8, 6), (7, 9), (12, 5), (8, 6), (31, 4):
+        feed = {"x": rng.standard_normal((1, 2, height, width), np.float32), "w": w}
+        np.testing.assert_allclose(session.run(None, feed)[0], witness.run(None, feed)[0], 1e-4, 1e-4, strict=True)
+    assert len(lowered) == 1
+    text = session.explain()
+    assert "runs whole on" in text
+    assert "one by one" not in text
+
+
+def test_cache_grows_without_compiling(lowered: list[int]) -> None:
+    """An empty cache has a program of its own, as have single tokens."""
+    session, witness = session_of(
+        "g (float[1, tokens, 64] x, float[1, past, 64] cache, float[64, 64] w) => (float[1, m, 64] y, float[1, n, 64] k) {"
+        "  p = MatMul (x, w)  k = Concat <axis = 1> (cache, p)  t = Transpose <perm = [0, 2, 1]> (k)"
+        "  s = MatMul (p, t)  a = Softmax <axis = -1> (s)  y = MatMul (a, k) }"
+    )
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((64, 64), np.float32) / 8
+    counts = []
+    for tokens, past in (6, 3), (1, 9), (1, 10), (4, 11), (1, 15), (9, 40), (3, 0), (5, 0), (1, 16):
+        feed = {
+            "x": rng.standard_normal((1, tokens, 64), np.float32),
+            "cache": rng.standard_normal((1, past, 64), np.float32),
+            "w": w,
+        }
+        for result, expected in zip(session.run(None, feed), witness.run(None, feed), strict=True):
+            np.testing.assert_allclose(result, expected, 1e-3, 1e-4, strict=True)
+        counts.append(len(lowered))
+    assert counts == [1, 2, 2, 2, 2, 2, 3, 3, 3]
