@@ -205,7 +205,7 @@ def opweave(precision: Any, path: str) -> Row:
     from opweave.chat import Sampler
 
     in_primary_context()
-    ow.ml.create_context(device="cuda", precision=precision)  # type: ignore[arg-type]
+    ow.ml.create_context(device="cuda", precision=precision)
     free = free_bytes()
     start = perf_counter()
     decoder = decoder_of(precision, path)
