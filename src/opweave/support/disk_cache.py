@@ -40,13 +40,7 @@ TOUCH_SECONDS = 60
 STALE_SECONDS = 3600
 """Older temporary files were left by processes that ended while they wrote."""
 
-KINDS = {
-    "blob": "compiled model",
-    "cubin": "compiled kernel",
-    "digest": "digest of weights",
-    "o": "compiled expression",
-    TUNING: "tuning",
-}
+KINDS = {"cubin": "compiled kernel", "o": "compiled expression", TUNING: "tuning"}
 """Contents of the files, by suffix."""
 
 _NAME = rf"(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join(KINDS)})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from ...support.errors import OperationError
 from ...support.processors import processors
 from .. import How, Measured, Precision, Runner
 from . import devices
-from .cached import KIND, compile_model
 from .emit import Emitter, tensor
 
 if TYPE_CHECKING:
@@ -41,11 +40,7 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
         results = [devices.operators().result(ctx.convert_output(value).output) for value in outputs]
         model = engine.Model(results, ctx.parameters, "opweave")
         options = _options(backend, graph, device, bool(ctx.dequantised.products)) | {"PERF_COUNT": is_measured}
-        key = ""
-        if is_measured:
-            compiled = devices.core().compile_model(model, devices.engine_name(device), options)
-        else:
-            compiled, key = compile_model(backend, graph, model, device, options, ctx.arrays)
+        compiled = devices.core().compile_model(model, devices.engine_name(device), options)
     except ENGINE_ERRORS as error:
         raise OperationError(f"OpenVINO does not take the graph: {error}") from error
     session_type: Callable[..., OpenVinoSession] = OpenVinoSession
@@ -56,7 +51,6 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
     session = session_type(
         compiled, ctx.arrays, done, backend.precision, partial(compile, backend, graph, device, True)
     )
-    session.key = key
     session.threads = 0 if options.get("NUM_STREAMS") == 0 else SESSION_THREADS
     return session
 
@@ -100,13 +94,6 @@ class OpenVinoSession(Runner):
         self._again = again  # compiles the graph once more, with counters
         # Requests without a run in flight; append() and pop() of a list are atomic.
         self._idle: list[Any] = []
-
-    key = ""
-    """The key of the compiled model in the cache on disk; empty if it is not there."""
-
-    def cache_keys(self) -> Iterable[tuple[str, str]]:
-        """Key and kind of the file in the cache on disk with the compiled model."""
-        return [(self.key, KIND)] if self.key else []
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         request = self._compiled.create_infer_request()
