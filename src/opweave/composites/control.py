@@ -78,6 +78,7 @@ def loop(
     Returns: The last states, then `[length, ...]` of each stacked output, which need a loop without conditions and `count`.
     Raises: data types, shapes or numbers of operands do not fit the body.
 
+    >>> import numpy as np
     >>> from opweave.core.bodies import make_body
     >>> from opweave.ops.recorder import Recorder
     >>> step = make_body(Recorder(), [Desc("float32", ()), Desc("float32", ())], lambda b, total, x: [total + x, total * x])
@@ -206,6 +207,7 @@ def branch(
     Returns: The outputs of the body.
     Raises: data types, shapes or numbers of operands do not fit the bodies.
 
+    >>> import numpy as np
     >>> from opweave.core.bodies import make_body
     >>> from opweave.ops.recorder import Recorder
     >>> double, negate = (

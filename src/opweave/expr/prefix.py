@@ -54,8 +54,10 @@ def chunked(recurrence: Recurrence, count: int) -> ChunkedRecurrence | None:
     float32[4, 3] float32[4, 100, 3]
     >>> print(parts.factors.step)
     low(x0: float32[4, 3], x1: float32[4, 3], x2: float32[4, 3]) -> (y0: float32[4, 3], y1: float32[4, 3]):
-      y0[i, j] = x0[i, j] * (1 - 0.5)
-      y1[i, j] = x1[i, j] * (1 - 0.5) + x2[i, j] * 0.5
+      y0[i, j] =
+        x0[i, j] * (1.0 + (neg(1.0) * 0.5))
+      y1[i, j] =
+        (x1[i, j] * (1.0 + (neg(1.0) * 0.5))) + (x2[i, j] * 0.5)
     """
     step, states = recurrence.step, recurrence.states
     is_backward = {along.backward for along in (*recurrence.inputs, *recurrence.outputs) if along is not None}

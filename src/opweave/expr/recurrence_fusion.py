@@ -25,7 +25,8 @@ def with_producer(recurrence: Recurrence, number: int, formula: Formula, alongs:
     >>> sums = Recurrence(trace(lambda h, x: h + x, "sums", [row, row]), 1, (Along(0),), ())
     >>> print(with_producer(sums, 0, trace(lambda a, b: a * b, "mul", [row, row]), [Along(0), None]).step)
     sums(x0: float32[3], x1: float32[3], x2: float32[3]) -> (y0: float32[3]):
-      y0[i] = x0[i] + x1[i] * x2[i]
+      y0[i] =
+        x0[i] + (x1[i] * x2[i])
     """
     states, step = recurrence.states, recurrence.step
     place = states + number
