@@ -62,7 +62,7 @@ def load(path: Path, trusted: bool = False, **environment: str) -> tuple[np.ndar
     """The result of a saved graph in a fresh process, the line of `explain`, and whether a compiler was imported."""
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(own.__file__).parent), *sys.path])
     y, line, *compilers = json.loads(run_python(LOAD, str(path), str(trusted), **environment))
-    return np.float32(y), line, any(compilers)
+    return np.asarray(y, np.float32), line, any(compilers)
 
 
 def parts_of(path: Path) -> list[str]:
