@@ -34,6 +34,15 @@ def value(graph: ow.MLGraph) -> float:
     return float(graph.context.compute(graph, {"x": np.ones(2, "float32")})["y"][0])
 
 
+def test_nothing_was_ever_saved(cache: Path) -> None:
+    context = draft_context()
+    context.delete_graph("a")
+    assert context.list_graphs() == []
+    with pytest.raises(ow.DataError, match=r"load_graph: there is no graph 'a'"):
+        context.load_graph("a")
+    assert not cache.exists()
+
+
 def test_graphs_are_kept_by_key(cache: Path) -> None:
     context = draft_context()
     assert context.list_graphs() == []

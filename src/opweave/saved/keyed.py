@@ -79,8 +79,13 @@ class KeyedGraphs:
 
     def delete(self, key: str) -> None:
         """Delete a graph, if there is one; see `MLContext.delete_graph`."""
-        with suppress(FileNotFoundError):
-            self._path("delete_graph", key).unlink()
+        path = self._path("delete_graph", key)
+        try:
+            path.unlink()
+        except (FileNotFoundError, NotADirectoryError):  # there is no such graph, or none was ever saved
+            pass
+        except OSError as error:
+            raise OperationError(f"delete_graph: {path} cannot be deleted: {error.strerror or error}") from None
 
     def _path(self, subject: str, key: str, create: bool = False) -> Path:
         require(isinstance(key, str), f"{subject}: key must be a string, got {short_repr(key)}")
