@@ -258,9 +258,7 @@ class Emitter:
         # [n, 1, 1] divides the first element only.
         if b.array is not None and ((a.rank > 4 and b.array.size > 1) or source_type(a).startswith("Reduce")):
             b = self.hide(b)
-        result = self.emit("divide", self.left_operand(a), b)
-        result.output.get_node().get_rt_info()[_EXACT_QUOTIENT] = True
-        return result
+        return self.beside_constant("divide", a, b, _EXACT_QUOTIENT)
 
     def choice(self, condition: Value, a: Value, b: Value) -> Value:
         """Return `a` where the bool `condition` is true, and `b` elsewhere.
@@ -274,19 +272,34 @@ class Emitter:
         return self.emit("select", condition, a, b, data_type=a.data_type)
 
     def hide(self, value: Value) -> Value:
-        """Hide a constant from the engine's passes: the engine computes it when it loads the graph."""
-        name = "logical_and" if value.data_type == "bool" else "maximum"  # f(x, x) = x, bit for bit
+        """Hide a constant from the engine's passes: the engine computes it when it loads the graph.
+
+        The engine computes an element-wise operation in place of its first operand, if this has the shape of the result and
+        nothing else reads the operand; also in place of what was computed when the graph was loaded, and then all later runs
+        are wrong. So a constant with axes is one of the two outputs of a node, which the engine takes for two readers. Of rank
+        0, see `beside_constant`.
+        """
         itself = _as_type(value, value.data_type)
-        result = self.emit(name, itself, itself)
+        if value.rank:
+            (result, _) = self.emit_all("split", self.emit("concat", [itself, itself], 0), self.constant(0), 2)
+        else:
+            name = "logical_and" if value.data_type == "bool" else "maximum"  # f(x, x) = x, bit for bit
+            result = self.emit(name, itself, itself)
         result.output.get_node().get_rt_info()[_NOT_FOLDED] = True
         return result
 
-    def left_operand(self, value: Value) -> Value:
-        """Return the left operand for a non-commutative operation, and hide a constant.
+    def beside_constant(self, name: str, a: Value, b: Value, info: str = "") -> Value:
+        """Emit a non-commutative operation whose left operand may be a constant, which is hidden; `info` marks its node.
 
         A kernel that fuses the operation as an epilogue computes `f(x) - c` for `c - f(x)`.
         """
-        return value if value.varies else self.hide(value)
+        is_number = not (a.varies or a.rank or b.rank)
+        if is_number:
+            a, b = self.reshape(a, [1]), self.reshape(b, [1])
+        result = self.emit(name, a if a.varies else self.hide(a), b)
+        if info:
+            result.output.get_node().get_rt_info()[info] = True
+        return self.reshape(result, []) if is_number else result
 
     def round_to_float16(self, value: Value) -> Value:
         """Round each element to the nearest float16, ties to even; values from 65520 on become infinite, and -0 stays.

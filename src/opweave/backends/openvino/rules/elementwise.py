@@ -38,8 +38,8 @@ def as_int32(ctx: Emitter, value: Value) -> Value:
 
 def _wrapping_rule(name: str) -> Callable[[Emitter, Value, Value], Value]:
     def rule(ctx: Emitter, a: Value, b: Value) -> Value:
-        left = ctx.left_operand(a) if name == "subtract" else a
-        return ctx.cast(ctx.emit(name, as_int32(ctx, left), as_int32(ctx, b)), ctx.output.data_type)
+        emit = ctx.beside_constant if name == "subtract" else ctx.emit
+        return ctx.cast(emit(name, as_int32(ctx, a), as_int32(ctx, b)), ctx.output.data_type)
 
     return rule
 
@@ -55,7 +55,7 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
 
 @openvino.lower(ops.pow, when=_is_float)
 def _(ctx: Emitter, a: Value, b: Value) -> Value:
-    return ctx.emit("power", ctx.left_operand(a), b)
+    return ctx.beside_constant("power", a, b)
 
 
 def _minimum(ctx: Emitter, a: Value, b: Value) -> Value:
@@ -102,7 +102,7 @@ def _(ctx: Emitter, input: Value) -> Value:
 @openvino.lower(ops.neg, when=lambda input: input.data_type not in WIDE)
 def _(ctx: Emitter, input: Value) -> Value:
     x = as_int32(ctx, input)
-    return ctx.cast(ctx.emit("subtract", ctx.left_operand(ctx.scalar(0, x)), x), input.data_type)
+    return ctx.cast(ctx.beside_constant("subtract", ctx.scalar(0, x), x), input.data_type)
 
 
 @openvino.lower(ops.exp, when=is_float)
