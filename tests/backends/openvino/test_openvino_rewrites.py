@@ -106,6 +106,25 @@ def test_quotients_of_constants_by_products(between: str, kind: str) -> None:
         check_openvino(build, x=x)
 
 
+@pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "uint8"])
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 4), (2, 3, 4)])
+def test_constants_keep_their_values_from_run_to_run(shape: tuple[int, ...], data_type: str) -> None:
+    """The engine computes operations in place of constants that it computes when it loads a graph."""
+    own = np.asarray(RNG.integers(1, 9, shape)).astype(data_type)
+    is_float = data_type.startswith("float")
+    operations = ("sub", "div", "pow", "add", "mul", "max", "min") if is_float else ("sub", "add", "mul", "max")
+    for name in operations:
+        for on_left in (True, False):
+
+            def build(b: Any, x: Any, name: str = name, on_left: bool = on_left) -> Any:
+                operands = [b.constant(own), b.abs(x) if data_type != "uint8" else x]
+                y = getattr(b, name)(*(operands if on_left else operands[::-1]))
+                return y, b.add(y, x), b.neg(x) if data_type != "uint8" else y
+
+            x = np.asarray(RNG.integers(1, 5, shape)).astype(data_type)
+            check_openvino(build, 1e-5 if data_type == "float32" else 4e-3 if is_float else 0, x=x)
+
+
 def test_reciprocals_are_quotients() -> None:
     bits = np.random.default_rng(2).integers(0, 2**32, 100_000, dtype=np.uint32)
     x = np.concatenate([bits.view(np.float32), np.float32([0, -0.0, np.inf, -np.inf, 3, 1e-45])])

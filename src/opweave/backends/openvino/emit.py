@@ -158,8 +158,9 @@ class Emitter:
             if name == "subtract" and _is_outer(arguments[1]) and data_type in FLOATS:
                 name, arguments = "add", (arguments[0], self.add_constant(-arguments[1].array))
             arguments = tuple([self.hide(argument) if _is_outer(argument) else argument for argument in arguments])
-        if name == "multiply" and _is_hidden(arguments[1]):
+        if name == "multiply" and _is_hidden(arguments[1]) and arguments[0].rank:
             # A convolution of 8 bits takes the right operand as scales of its results, and refuses it if it is no constant.
+            # Of rank 0, a hidden constant must not be the first operand; see `hide`.
             arguments = arguments[::-1]
         node = getattr(operators(), name)(
             *map(_engine, arguments), **{key: _engine(v) for key, v in attributes.items()}
@@ -276,8 +277,8 @@ class Emitter:
 
         The engine computes an element-wise operation in place of its first operand, if this has the shape of the result and
         nothing else reads the operand; also in place of what was computed when the graph was loaded, and then all later runs
-        are wrong. So a constant with axes is one of the two outputs of a node, which the engine takes for two readers. Of rank
-        0, see `beside_constant`.
+        are wrong. So a constant with axes is one of the two outputs of a node, which the engine takes for two readers. One
+        of rank 0 must not be the first operand where the result has rank 0.
         """
         itself = _as_type(value, value.data_type)
         if value.rank:
