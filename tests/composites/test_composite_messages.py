@@ -96,7 +96,7 @@ ROWS = np.ones((2, 2), "uint8"), np.float32(0.5), np.uint8(0)
             Call(*ROWS[:2], *ROWS[:2], bias=floats(3)),
             "bias must have shape [2], the number of",
         ),
-        (composites.one_hot, Call(np.int64([1]), 3, data_type="float64"), "data_type must be float32, float16"),
+        (composites.one_hot, Call(np.int64([1]), 3, data_type="complex64"), "data_type must be float32, float16"),
         (composites.scatter_reduce, Call(X, np.int64([[0]]), X, 2), "axis must be in [0, 2), got 2"),
         (
             composites.scatter_reduce,
