@@ -124,7 +124,7 @@ class GraphState:
         self.constant_ranges: list[tuple[int, int]] = (
             owner.constant_ranges if owner else memory.merged_ranges(o.value for o in constants)
         )
-        self.lock: Any = owner.lock if owner else RLock()
+        self.lock: RLock = owner.lock if owner else RLock()
         self.bindings: Cache[tuple[Any, ...], DispatchBinding] = (
             owner.bindings if owner else Cache(MAX_BINDINGS, raw=True)
         )
