@@ -110,7 +110,11 @@ def test_quotients_of_constants_by_products(between: str, kind: str) -> None:
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 4), (2, 3, 4)])
 def test_constants_keep_their_values_from_run_to_run(shape: tuple[int, ...], data_type: str) -> None:
     """The engine computes operations in place of constants that it computes when it loads a graph."""
-    own = np.asarray(RNG.integers(1, 9, shape)).astype(data_type)
+    for own_shape in {shape, ()}:
+        check_constant(np.asarray(RNG.integers(1, 9, own_shape)).astype(data_type), shape, data_type)
+
+
+def check_constant(own: np.ndarray, shape: tuple[int, ...], data_type: str) -> None:
     is_float = data_type.startswith("float")
     operations = ("sub", "div", "pow", "add", "mul", "max", "min") if is_float else ("sub", "add", "mul", "max")
     for name in operations:

@@ -158,9 +158,9 @@ class Emitter:
             if name == "subtract" and _is_outer(arguments[1]) and data_type in FLOATS:
                 name, arguments = "add", (arguments[0], self.add_constant(-arguments[1].array))
             arguments = tuple([self.hide(argument) if _is_outer(argument) else argument for argument in arguments])
-        if name == "multiply" and _is_hidden(arguments[1]) and arguments[0].rank:
+        if name == "multiply" and _is_hidden(arguments[1]) and arguments[0].rank > 1:
             # A convolution of 8 bits takes the right operand as scales of its results, and refuses it if it is no constant.
-            # Of rank 0, a hidden constant must not be the first operand; see `hide`.
+            # A hidden number must not be the first operand of a result of one element; see `hide`.
             arguments = arguments[::-1]
         node = getattr(operators(), name)(
             *map(_engine, arguments), **{key: _engine(v) for key, v in attributes.items()}
@@ -278,7 +278,7 @@ class Emitter:
         The engine computes an element-wise operation in place of its first operand, if this has the shape of the result and
         nothing else reads the operand; also in place of what was computed when the graph was loaded, and then all later runs
         are wrong. So a constant with axes is one of the two outputs of a node, which the engine takes for two readers. One
-        of rank 0 must not be the first operand where the result has rank 0.
+        of rank 0 must not be the first operand where the result has the shape [] or [1], which are the same to the engine.
         """
         itself = _as_type(value, value.data_type)
         if value.rank:
@@ -294,13 +294,14 @@ class Emitter:
 
         A kernel that fuses the operation as an epilogue computes `f(x) - c` for `c - f(x)`.
         """
-        is_number = not (a.varies or a.rank or b.rank)
+        shape = b.shape
+        is_number = not (a.varies or a.rank) and tuple(shape) in ((), (1,))
         if is_number:
             a, b = self.reshape(a, [1]), self.reshape(b, [1])
         result = self.emit(name, a if a.varies else self.hide(a), b)
         if info:
             result.output.get_node().get_rt_info()[info] = True
-        return self.reshape(result, []) if is_number else result
+        return self.reshape(result, shape) if is_number else result
 
     def round_to_float16(self, value: Value) -> Value:
         """Round each element to the nearest float16, ties to even; values from 65520 on become infinite, and -0 stays.
