@@ -103,6 +103,7 @@ same network of Transformers in bfloat16 with a static cache, compiled by `torch
 one of the last {STEPS} that fit into the cache, chosen by its logits on the device; only its number is read. The time of a
 prompt ends with its first token. Builds are without kernels from the cache on disk, memory is that of the device beyond CUDA's
 own context. PyTorch uses no CUDA graphs here, since the cache counts its tokens in a tensor that the compiled step writes.
+The last column names the limits that are exceeded, or says yes.
 
 {Table(head, rows, right=range(1, 7))}
 """
