@@ -297,3 +297,15 @@ def test_comparisons_with_numbers_are_those_of_python(data_type: str) -> None:
             assert results[0].tolist() == [compare(value, number) for value in values.tolist()], (number, compare)
             assert results[1].tolist() == [compare(number, value) for value in values.tolist()], (number, compare)
     assert (x == None, x != None, x == "x") == (False, True, False)  # noqa: E711
+
+
+def test_arrays_are_assigned_to_themselves() -> None:
+    for key in (slice(None), slice(None, None, -1), np.array([True, False, True])):
+        values = np.float32([1, 2, 3])
+        x = xp.asarray(values)
+        mine = xp.asarray(key) if isinstance(key, np.ndarray) else key
+        if isinstance(key, np.ndarray):
+            x[mine], values[key] = x[mine], values[key]
+        else:
+            x[mine], values[key] = x, values.copy()
+        np.testing.assert_array_equal(np.asarray(x), values)

@@ -11,6 +11,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tracemalloc
+import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -45,8 +47,10 @@ from tritonclient.utils import InferenceServerException
 from opweave.deploy import ModelServer
 from opweave.deploy.joining import Batcher
 from opweave.deploy.listening import BoundedProtocol
-from opweave.scale import http
+from opweave.onnx.model.arguments import Argument
+from opweave.scale import bodies, http
 from opweave.scale.batches import BatchedModel
+from opweave.scale.protocol import Interface
 
 RANDOM = np.random.default_rng(8)
 
@@ -379,6 +383,22 @@ def test_npz_that_expands_beyond_the_limit(server: ModelServer) -> None:
     assert found == (400, "the arrays of the body are larger than the limit of 1.0 MiB")
 
 
+@pytest.mark.parametrize(("method", "text"), [(zipfile.ZIP_DEFLATED, "an .npz file"), (zipfile.ZIP_BZIP2, "deflated")])
+def test_npz_that_expands_beyond_what_it_announces(method: int, text: str) -> None:
+    with zipfile.ZipFile(file := io.BytesIO(), "w", method) as archive:
+        archive.writestr("x.npy", npy(np.zeros(1 << 25, np.float32)))
+    real = (1 << 27) + 128
+    body = file.getvalue().replace(real.to_bytes(4, "little"), (8).to_bytes(4, "little"))
+    interface = Interface("fixed", [Argument("x", "tensor(float)", 1, (2, 3))], [])
+    tracemalloc.start()
+    try:
+        with pytest.raises(ow.ValidationError, match=text):
+            bodies._archive(body, interface, 1 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 25
+    finally:
+        tracemalloc.stop()
+
+
 def picture(array: np.ndarray, kind: str = "PNG") -> bytes:
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     image.fromarray(array).save(file := io.BytesIO(), kind)
@@ -424,7 +444,7 @@ def test_picture_of_an_output(server: ModelServer) -> None:
         server, "/v2/models/pixels/infer", picture(pixels), Content_Type="image/png", Accept="image/png"
     )
     assert (status, headers["content-type"]) == (200, "image/png")
-    image = pytest.importorskip("PIL.Image").open(io.BytesIO(body))
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed").open(io.BytesIO(body))
     assert np.array_equal(np.asarray(image), pixels)
 
 

@@ -506,7 +506,9 @@ def compare(rng: random.Random, number: int, backend: str = "onnxruntime", types
         try:
             graph = make.b.build(outputs)
             feeds = {name: make.feeds[name] for name in graph.inputs}
-            context.compute(graph, feeds)  # an engine may write results in place of constants: the second run is compared
+            context.compute(
+                graph, feeds
+            )  # an engine may write results in place of constants: the second run is compared
             results.append(context.compute(graph, feeds))
         except ow.MLError as error:
             raise Finding(f"{name} refuses it: {error}\n{text}") from error

@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import ops
 from ..lazy.array import Array
-from ..lazy.assignment import replace_values, require_assignable
+from ..lazy.assignment import copy_of, replace_values, require_assignable
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 from .arguments import as_array, convert, of_type, promote_operands
@@ -68,7 +68,8 @@ def _flat_positions(shape: Sequence[int], items: Sequence[Any], name: str) -> np
     values = tuple(item.numpy() if isinstance(item, Array) else item for item in items)
     numbers = np.arange(prod(shape), dtype=np.int32).reshape(shape)
     try:
-        return np.ascontiguousarray(numbers[values]).reshape(np.shape(numbers[values]))
+        positions = numbers[values]
+        return np.ascontiguousarray(positions).reshape(np.shape(positions))
     except (IndexError, ValueError, TypeError) as error:
         raise ValidationError(f"{name}: an array of shape {list(shape)}: {error}, got {short_repr(items)}") from None
 
@@ -133,7 +134,8 @@ def _value_for(x: Array, value: Any) -> Array:
     if isinstance(value, Array):
         if value.context is not x.context:
             raise ValidationError(f"x[key] = value: the array is in {x.context}, and the value in {value.context}")
-        return convert(value, x.dtype)
+        # `x` itself would depend on its own result.
+        return convert(copy_of(value) if value is x else value, x.dtype)
     numbers = np.asarray(value)
     if numbers.dtype.kind not in "biuf":
         raise ValidationError(f"x[key] = value: takes numbers for an array of {x.dtype}, got {short_repr(value)}")

@@ -27,7 +27,7 @@ from .creation import eye
 from .docs import complete
 from .elementwise import abs
 from .host import on_host
-from .manipulation import broadcast_arrays, expand_dims, matrix_transpose, moveaxis, reshape, stack
+from .manipulation import broadcast_arrays, broadcast_to, expand_dims, matrix_transpose, moveaxis, reshape, stack
 from .products import matmul, tensordot, vecdot
 from .statistics import max, min, sum
 from .types import float32
@@ -329,7 +329,7 @@ def matrix_power(x: Array, n: int, /) -> Array:
         n //= 2
         x = matmul(x, x) if n else x
     if result is None:
-        return ops.add(ops.mul(x, 0.0), eye(x.shape[-1], dtype=x.dtype, device=x.context))
+        return broadcast_to(eye(x.shape[-1], dtype=x.dtype, device=x.context), x.shape)
     return ops.identity(result)
 
 

@@ -29,7 +29,7 @@ class Conversation:
 
     Attributes:
         sampler: chooses tokens; another one takes effect with the next message.
-        stop: texts that end a reply; as well.
+        stop: texts that end a reply; others take effect with the next message.
         messages: the messages so far.
         reply: counts and times of the latest reply.
     """
@@ -46,7 +46,8 @@ class Conversation:
         words = decoder.model.sizes.words
         if len(vocabulary) > words:
             raise DataError(f"the vocabulary must have at most {words} tokens, as the model has, got {len(vocabulary)}")
-        StopTexts(stop)  # refuses what is no text
+        # Check the texts now, not in the first reply.
+        StopTexts(stop)
         self._decoder, self._vocabulary, self.sampler, self.stop = decoder, vocabulary, sampler, tuple(stop)
         self.messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
         self.reply = Reply(0)

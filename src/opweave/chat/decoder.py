@@ -30,7 +30,7 @@ MAX_SCORES = 2**22
 """The largest number of scores of a layer in a pass on the host, whose engines store them: 16 MB in float32."""
 
 CHOICES = 8
-"""Number of samplers whose graphs are kept, with a mask and without one."""
+"""Number of graphs of samplers that are kept: a sampler has one with a mask, and one without."""
 
 PROMPTS = 4
 """Number of prompt lengths whose tensors are kept."""

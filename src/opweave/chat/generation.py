@@ -113,6 +113,7 @@ class StopTexts:
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
+        require(not isinstance(stop, str), f"stop must be a sequence of texts, got {short_repr(stop)}")
         for text in stop:
             require(
                 isinstance(text, str) and text != "", f"stop must be texts of some characters, got {short_repr(text)}"

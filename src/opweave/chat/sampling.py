@@ -26,6 +26,16 @@ HALVINGS = 40
 """Steps that find the least likely token of `top_p` among all tokens: more than enough to separate two logits in float32."""
 
 
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _check_seed(seed: int | None) -> None:
+    """Require None, or an integer of at least 0."""
+    require(seed is None or _is_integer(seed), f"seed must be an integer, got {short_repr(seed)}")
+    require(seed is None or seed >= 0, f"seed must be 0 or more, got {short_repr(seed)}")
+
+
 class Sampler:
     """Chooses tokens by their logits.
 
@@ -70,14 +80,12 @@ class Sampler:
         for name, value in numbers.items():
             require(isinstance(value, (int, float, np.number)) and not isinstance(value, bool),
                     f"{name} must be a number, got {short_repr(value)}")  # fmt: skip
-        for name, value in {"top_k": top_k, "seed": 0 if seed is None else seed}.items():
-            require(isinstance(value, (int, np.integer)) and not isinstance(value, bool),
-                    f"{name} must be an integer, got {short_repr(value)}")  # fmt: skip
+        require(_is_integer(top_k), f"top_k must be an integer, got {short_repr(top_k)}")
         require(0 <= temperature < np.inf, f"temperature must be 0 or more, got {short_repr(temperature)}")
         require(top_k >= 0, f"top_k must be 0 or more, got {short_repr(top_k)}")
         require(0 < top_p <= 1, f"top_p must be in (0, 1], got {short_repr(top_p)}")
         require(0 <= min_p <= 1, f"min_p must be in [0, 1], got {short_repr(min_p)}")
-        require(seed is None or seed >= 0, f"seed must be 0 or more, got {short_repr(seed)}")
+        _check_seed(seed)
         rule = f"repetition_penalty must be greater than 0, got {short_repr(repetition_penalty)}"
         require(0 < repetition_penalty < np.inf, rule)
         self._temperature, self._top_k, self._top_p = float(temperature), int(top_k), float(top_p)
@@ -118,7 +126,7 @@ class Sampler:
         >>> sampler(logits) == first
         True
         """
-        require(seed is None or seed >= 0, f"seed must be 0 or more, got {short_repr(seed)}")
+        _check_seed(seed)
         self._random.bit_generator.state = np.random.default_rng(seed).bit_generator.state
 
     def compile(self, context: MLContext, words: int, *, is_masked: bool = False) -> CompiledSampler:

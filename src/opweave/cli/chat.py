@@ -163,11 +163,8 @@ def chat(
                     errors.print(Text(text, "dim"), soft_wrap=True)
             else:
                 _reply(lines, line[1:] if line.startswith("//") else line)
-        except (
-            ValidationError,
-            DataError,
-            OSError,
-        ) as error:  # often a full context: there is room for a shorter message
+        # Often the context is full, and there is room for a shorter message.
+        except (ValidationError, DataError, OSError) as error:
             is_full = str(error).startswith("the context is full")
             hint = ". /new begins a new conversation; --context makes more room" if is_full else ""
             errors.print(Text(f"{error}{hint}", "yellow"), soft_wrap=True)

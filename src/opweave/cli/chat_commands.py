@@ -146,12 +146,8 @@ class ChatLines:
         if command == "/system":
             if not rest:
                 return "the system message of the chat template" if self._system is None else self._system
-            before, self._system = self._system, rest
-            try:
-                self._begin()
-            except ValidationError:
-                self._system = before
-                raise
+            self._system = rest
+            self._begin()
             return "a new conversation, with this system message"
         if command == "/set":
             return self._set(rest)
@@ -174,7 +170,8 @@ class ChatLines:
             try:
                 changed = READERS[name](value.strip())
             except ValueError:
-                raise ValidationError(f"{_option_name(name)} must be a number, got {short_repr(value)}") from None
+                rule = "a text with escapes as in JSON" if name == "stop" else "a number"
+                raise ValidationError(f"{_option_name(name)} must be {rule}, got {short_repr(value)}") from None
         self._apply(self._options | {name: changed})
         return f"{_option_name(name)} {_value_text(changed)}"
 

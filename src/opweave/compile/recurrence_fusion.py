@@ -7,6 +7,7 @@ of the step if nothing else reads what is between them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from ..core.graph import Desc, Graph, Node, Operand, add_like, add_node, is_beyond, iter_operands, map_operands
 from ..core.sizes import is_same_shape, is_static
@@ -61,7 +62,7 @@ class _Fusion:
         self.groups[node] = group
         while True:
             before = len(group.nodes)
-            for fused, nodes, operands, results in (*self._before(group), *self._behind(group)):
+            for fused, nodes, operands, results in chain(self._before(group), self._behind(group)):
                 if not too_much_work(fused.step) and supports(fused, operands):
                     group.recurrence, group.operands, group.results = fused, operands, results
                     group.nodes += nodes

@@ -851,7 +851,9 @@ class DispatchBinding:
         encode = getattr(self._call, "encode", None)
         if encode is None:
             hosted = next((step.title for step in self.program.steps if step.space.is_host), "")
-            where = f"{hosted} runs on the CPU" if hosted else f"the graph has {len(self.program.steps)} parts"
+            count = len(self.program.steps)
+            where = "its single part does not take one" if count == 1 else f"the graph has {count} parts"
+            where = f"{hosted} runs on the CPU" if hosted else where
             raise NotSupportedError(f"dispatch: encoder needs a graph that is one part, on a WebGPU device; {where}")
         require(encoder is not None, "dispatch: pass_timestamps needs an encoder")
         self._call_with(self._locks, lambda: encode(encoder, timestamps))

@@ -163,7 +163,8 @@ class ServerRoutes(ProtocolRoutes):
             self._pictures[key] = await model.in_reader(draw)
         drawing = self._pictures[key]
         if isinstance(drawing, MLError):
-            raise drawing
+            # The error is kept: without this, each answer would lengthen its traceback, which holds the frames of requests.
+            raise drawing.with_traceback(None)
         headers = {"Content-Security-Policy": PICTURE_POLICY, "X-Content-Type-Options": "nosniff"}
         return Response(drawing, media_type="image/svg+xml", headers=headers)
 

@@ -393,8 +393,10 @@ class ChatRoutes:
                     yield form.usage(completion)
                 yield b"data: [DONE]\n\n"
                 end()
-            except (MLError, RequestError) as error:
+            except Exception as error:
                 end(error)
+                if not isinstance(error, (MLError, RequestError)):
+                    log.exception("a request for a language model failed")
                 yield b"data: %s\n\n" % json.dumps({"error": _error_of(error)}).encode()
 
         return EventStream(stream(), lambda: end(ClientDisconnect()))

@@ -496,11 +496,11 @@ class GpuRunner:
         tensors = [*inputs.values(), *outputs.values()]
         key = tuple((tensor.data_ptr(), tensor.shape) for tensor in tensors)
         if (binding := self._bindings.get(key)) is None:
-            made = {
+            tensors_of = {
                 kind: {name: self._context.tensor_from(_borrowed(tensor)) for name, tensor in named.items()}
                 for kind, named in {"inputs": inputs, "outputs": outputs}.items()
             }
-            binding = self._bindings.put(key, (made["inputs"], made["outputs"]))
+            binding = self._bindings.put(key, (tensors_of["inputs"], tensors_of["outputs"]))
         return binding
 
     def _results(self, graph: MLGraph, sources: Mapping[str, Any]) -> dict[str, Any]:
@@ -568,6 +568,9 @@ def _plain(tensor: Any) -> Any:
         memory.copies.add(tensor.nbytes, "conjugated views of PyTorch")
     if tensor.dtype in PARTS:
         tensor = torch.view_as_real(tensor)
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+        memory.copies.add(tensor.nbytes, "negative views of PyTorch")
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
         memory.copies.add(tensor.nbytes, "make contiguous")

@@ -17,7 +17,7 @@ from ..context.tensors import check_own
 from ..core.dtypes import numpy_type
 from ..core.sizes import Size
 from ..core.specialise import sizes_of
-from ..memory.arrays import as_array
+from ..memory.arrays import as_array, contiguous
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 from .convert import FallbackCall
@@ -235,8 +235,9 @@ def _input(subject: str, context: MLContext, item: ProgramInput, value: Any) -> 
             )
         return array_of(value, f"{subject}: {item.name!r}")
     array = as_array(value, f"{subject}: {item.name!r}")
-    if item.dtype in PARTS and array.dtype == _COMPLEX[item.dtype]:
-        return array.view(array.real.dtype).reshape(*array.shape, 2)
+    if item.dtype in _COMPLEX and array.dtype == _COMPLEX[item.dtype]:
+        # NumPy cannot view a scalar, or a strided last axis, as a narrower type.
+        return contiguous(array).reshape(-1).view(array.real.dtype).reshape(*array.shape, 2)
     expected = numpy_type(data_type_of(item.dtype, item.name))
     if item.dtype is torch.bool and array.dtype == np.bool_:
         return array.view(np.uint8)

@@ -184,7 +184,7 @@ class GraphReader:
             add: declares an input.
 
         Raises:
-            Damaged: it has not.
+            Damaged: the entry is not a graph that GraphWriter writes.
             ValidationError: an operation does not accept its operands or attributes.
             NotSupportedError: an operation is not here.
         """

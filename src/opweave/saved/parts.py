@@ -70,25 +70,27 @@ class FileParts:
 
     def __init__(self, container: Container, trusted: bool) -> None:
         self._container = container
-        contents = [container.section(name).tobytes() for name in container.all_names if _is_covered(name)]
-        if container.section(DIGEST).tobytes() != _digest(container.header, contents, b""):
+        contents = {name: container.section(name).tobytes() for name in container.all_names if _is_covered(name)}
+        if container.section(DIGEST).tobytes() != _digest(container.header, contents.values(), b""):
             raise DataError(f"{container.path}: it is damaged: its digest is another one")
         names = re.compile(rf"{re.escape(PART)}(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join(NATIVE)})")
         self._names = {name.removeprefix(PART) for name in container.names if names.fullmatch(name)}
-        self.is_trusted = trusted or (bool(self._names) and self._is_own(contents))
+        self.is_trusted = trusted or (bool(self._names) and self._is_own(contents.values()))
+        # The bytes that were checked: the file behind the mapping may change afterwards.
+        self._parts = {name: contents[f"{PART}{name}"] for name in self._names} if self.is_trusted else {}
         if self.is_trusted and self._names:
             disk_cache.add_layer(self)
 
     def _is_own(self, contents: Iterable[bytes]) -> bool:
         """Whether this user has written the file on this machine."""
         key = disk_cache.secret()
-        is_own = key is not None and _digest(self._container.header, contents, key)
-        return is_own == self._container.section(AUTHENTICATION).tobytes()
+        if key is None:
+            return False
+        return _digest(self._container.header, contents, key) == self._container.section(AUTHENTICATION).tobytes()
 
     def load(self, key: str, kind: str) -> bytes | None:
         """The content of a part; see `disk_cache.Layer`."""
-        name = f"{key}.{kind}"
-        return self._container.section(f"{PART}{name}").tobytes() if name in self._names else None
+        return self._parts.get(f"{key}.{kind}")
 
     def describe(self, state: GraphState) -> str:
         """Describe the origin of the graph, and the reason why compiled parts are used or not, for `explain`."""

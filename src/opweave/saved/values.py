@@ -110,7 +110,7 @@ def decode_dimension(value: Any, depth: int = 0) -> Dimension:
     ((n + 1) // 2)*m
 
     Raises:
-        Damaged: it has not.
+        Damaged: the value is not one that encode_dimension writes.
     """
     if type(value) is int:
         return value

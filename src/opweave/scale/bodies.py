@@ -140,7 +140,11 @@ def _archive(body: bytes, interface: Interface, max_bytes: int) -> dict[str, np.
                 rule = f"there is no input {short_repr(name)}; the model has {list(arguments)}"
                 require(name in arguments, rule)
                 require(name not in feed, f"input {name!r} is given twice")
-                data = memoryview(archive.read(entry))
+                is_bounded = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+                require(is_bounded, f"input {name!r} must be stored or deflated, as NumPy writes it")
+                with archive.open(entry) as file:
+                    # Without the size, zipfile decompresses more than the entry announces, and cuts it afterwards.
+                    data = memoryview(file.read(entry.file_size))
                 feed[name] = _typed(_array(data, f"input {name!r}"), arguments[name])
     except MLError:
         raise

@@ -102,7 +102,7 @@ class Recording:
                 graph.draw(self.folder / f"{name}.html")
             with self._lock, atomic_writer(self.folder / INDEX) as file:
                 file.write(_index(self.folder).encode("utf-8", "backslashreplace"))
-        except MLError as error:
+        except (MLError, OSError) as error:
             logger.warning("%s is not recorded: %s", name, error)
             return
         logger.info("%s: %s of %s, %s", self.folder / name, count, client, size(weights))
@@ -124,7 +124,7 @@ def _index(folder: Path) -> str:
     for path in sorted(folder.iterdir()):
         if _NAME.fullmatch(path.name) is None:
             continue
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             description = file.readline().strip().partition(": ")[2]
         forms = {".html": "drawing", ".txt": "text", ".onnx": "ONNX model"}
         links = [

@@ -70,7 +70,7 @@ class GpuArena(Generic[M]):
             if rank == len(self.sizes):
                 self.sizes.append(-1)
                 self._buffers.append(None)
-            if self.sizes[rank] < 0:
+            if self.sizes[rank] < 0 <= size:
                 self._buffers[rank] = self._device.buffer(size, "intermediates")
                 self.sizes[rank] = size
 

@@ -14,7 +14,6 @@ from ..gpu.backend import GpuBackend
 from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner, MeasuredGpuRunner
 from ..gpu.steps import Buffer
 from .engine import WebGpuDevice
-from .textures import check_encoder, check_timestamps
 
 FIRST_PART = 16
 """Number of kernels in the first command buffer of a dispatch; each further buffer has twice as many."""
@@ -94,6 +93,8 @@ class WebGpuCall(DeviceCall[WebGpuRun]):
 
     def encode(self, encoder: Any, timestamps: Mapping[str, Any] | None) -> None:
         """Add one run to the caller's command encoder, as one pass."""
+        from .textures import check_encoder, check_timestamps  # most programs pass no encoder
+
         engine = self.owner.engine
         check_encoder(engine, "dispatch", encoder)
         if timestamps is not None:

@@ -209,12 +209,14 @@ def read_texture(engine: WebGpuDevice, target: DeviceArray, texture: Any, texels
     groups = -(-words // GROUP)
     across = min(groups, engine.features.max_workgroups)
     sampled = {"sample_type": "unfilterable-float", "view_dimension": "2d"}
-    layout = engine.bindings(wgpu.ShaderStage.COMPUTE, [{"texture": sampled}, {"buffer": {"type": "storage"}}])
     engine.check_lent([target])
 
-    def compile_shader() -> Any:
+    def compile_shader() -> tuple[Any, Any]:
+        kinds = [{"texture": sampled}, {"buffer": {"type": "storage"}}]
+        group, layout = engine.bindings(wgpu.ShaderStage.COMPUTE, kinds)
         module = device.create_shader_module(label=subject, code=source)
-        return device.create_compute_pipeline(layout=layout[1], compute={"module": module, "entry_point": "main"})
+        compute = {"module": module, "entry_point": "main"}
+        return device.create_compute_pipeline(layout=layout, compute=compute), group
 
     def record(commands: Any) -> None:
         entries = [
@@ -223,12 +225,12 @@ def read_texture(engine: WebGpuDevice, target: DeviceArray, texture: Any, texels
         ]
         compute = commands.begin_compute_pass(label=subject)
         compute.set_pipeline(pipeline)
-        compute.set_bind_group(0, device.create_bind_group(layout=layout[0], entries=entries))
+        compute.set_bind_group(0, device.create_bind_group(layout=group, entries=entries))
         compute.dispatch_workgroups(across, -(-groups // across), 1)
         compute.end()
 
     with engine.calls(subject):
-        pipeline = engine.compiled.make(source, compile_shader, lambda _: engine.pipeline_bytes(source))
+        pipeline, group = engine.compiled.make(source, compile_shader, lambda _: engine.pipeline_bytes(source))
     engine.record(subject, record, encoder)
     memory.copies.add(target.nbytes, subject)
 
@@ -240,17 +242,18 @@ def draw_texture(engine: WebGpuDevice, source: DeviceArray, texture: Any, texels
     wgpu, device = engine.wgpu, engine.device
     code = texels.drawing_source()
     size = -(-source.desc.element_count // ELEMENTS_PER_WORD[source.desc.data_type]) * 4
-    layout = engine.bindings(wgpu.ShaderStage.FRAGMENT, [{"buffer": {"type": "read-only-storage"}}])
     engine.check_lent([source])
 
-    def compile_shader() -> Any:
+    def compile_shader() -> tuple[Any, Any]:
+        group, layout = engine.bindings(wgpu.ShaderStage.FRAGMENT, [{"buffer": {"type": "read-only-storage"}}])
         module = device.create_shader_module(label=subject, code=code)
-        return device.create_render_pipeline(
-            layout=layout[1],
+        drawing = device.create_render_pipeline(
+            layout=layout,
             vertex={"module": module, "entry_point": "corner"},
             primitive={"topology": "triangle-list"},
             fragment={"module": module, "entry_point": "draw", "targets": [{"format": texture.format}]},
         )
+        return drawing, group
 
     def record(commands: Any) -> None:
         entries = [{"binding": 0, "resource": {"buffer": source.buffer, "offset": 0, "size": size}}]
@@ -261,13 +264,13 @@ def draw_texture(engine: WebGpuDevice, source: DeviceArray, texture: Any, texels
             ],
         )
         drawing.set_pipeline(pipeline)
-        drawing.set_bind_group(0, device.create_bind_group(layout=layout[0], entries=entries))
+        drawing.set_bind_group(0, device.create_bind_group(layout=group, entries=entries))
         drawing.draw(3)
         drawing.end()
 
     with engine.calls(subject):
         key = f"{texture.format}\n{code}"
-        pipeline = engine.compiled.make(key, compile_shader, lambda _: engine.pipeline_bytes(code))
+        pipeline, group = engine.compiled.make(key, compile_shader, lambda _: engine.pipeline_bytes(code))
     engine.record(subject, record, encoder)
     memory.copies.add(source.nbytes, subject)
 

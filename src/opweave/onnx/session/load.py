@@ -47,7 +47,7 @@ def load(
 
     Raises:
         DataError: the model cannot be read, or exceeds a limit.
-        ValidationError: an input has a dynamic dimension that is not fixed.
+        ValidationError: an input has a dynamic dimension that is not fixed, and the context has no drafts.
         NotSupportedError: WebNN cannot express the model, or not for sizes with names.
 
     >>> import numpy as np, opweave as ow

@@ -186,7 +186,6 @@ _VALUES: dict[str, tuple[int, ...]] = {
             "diagonal.default", "tril.default", "triu.default", "embedding.default", "take.default", "neg.default",
             "sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "cumsum.default", "zeros_like.default",
             "empty_like.default", "new_zeros.default", "new_empty.default", "as_strided.default", "zero.default",
-            "resolve_neg.default",
         ),
         (0,),
     ),
