@@ -215,8 +215,8 @@ Modules of transformers, timm, torchvision and torchao with random weights (`too
 
 Limits: no operator in PyTorch; an error of {TORCH["error"].limit:g}, or {TORCH["error, rounded activations"].limit:g} where
 activations are rounded to integers; loading from a program {TORCH["from a program"]}, from the module
-{TORCH["from the module"]}. {holds} of {len(converted)} modules are within the limits of what was measured; empty cells were not
-measured.
+{TORCH["from the module"]}. {holds} of {len(converted)} modules are within the limits of what was measured; empty cells
+were not measured.
 
 {conversions(converted)}
 
