@@ -106,8 +106,8 @@ def test_quotients_of_constants_by_products(between: str, kind: str) -> None:
         check_openvino(build, x=x)
 
 
-@pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "uint8"])
-@pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 4), (2, 3, 4)])
+@pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "int8", "uint8"])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (7,), (3, 4), (2, 3, 4)])
 def test_constants_keep_their_values_from_run_to_run(shape: tuple[int, ...], data_type: str) -> None:
     """The engine computes operations in place of constants that it computes when it loads a graph."""
     for own_shape in {shape, ()}:
@@ -116,14 +116,14 @@ def test_constants_keep_their_values_from_run_to_run(shape: tuple[int, ...], dat
 
 def check_constant(own: np.ndarray, shape: tuple[int, ...], data_type: str) -> None:
     is_float = data_type.startswith("float")
-    operations = ("sub", "div", "pow", "add", "mul", "max", "min") if is_float else ("sub", "add", "mul", "max")
+    operations = ("sub", "div", "pow", "add", "mul", "max", "min") if is_float else ("sub", "add", "mul", "max", "min", "equal", "lesser")
     for name in operations:
         for on_left in (True, False):
 
             def build(b: Any, x: Any, name: str = name, on_left: bool = on_left) -> Any:
                 operands = [b.constant(own), b.abs(x) if data_type != "uint8" else x]
                 y = getattr(b, name)(*(operands if on_left else operands[::-1]))
-                return y, b.add(y, x), b.neg(x) if data_type != "uint8" else y
+                return y, b.add(b.cast(y, data_type), x), b.neg(x) if data_type != "uint8" else y
 
             x = np.asarray(RNG.integers(1, 5, shape)).astype(data_type)
             check_openvino(build, 1e-5 if data_type == "float32" else 4e-3 if is_float else 0, x=x)

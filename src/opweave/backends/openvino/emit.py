@@ -46,6 +46,9 @@ _NOT_FOLDED = "DisableConstantFolding_0"
 _BESIDE = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "prelu")
 """Operations with a constant that kernels of products fuse as an epilogue."""
 
+_TABLES = ("matmul", "gather")
+"""Operations that are never computed in place of their first operand, and know narrow constants by the nodes that widen them."""
+
 _CONVOLUTIONS, _PRODUCTS = (conv2d, conv_transpose2d, convolution, conv_transpose), (matmul, gemm)
 _TAKEN = (add, sub, mul, div, linear, batch_normalization, relu, clamp)
 
@@ -162,6 +165,8 @@ class Emitter:
             # A convolution of 8 bits takes the right operand as scales of its results, and refuses it if it is no constant.
             # A hidden number must not be the first operand of a result of one element; see `hide`.
             arguments = arguments[::-1]
+        if varies and name not in _TABLES and _is_computed(arguments[0]):
+            arguments = (self.hide(arguments[0]), *arguments[1:])
         node = getattr(operators(), name)(
             *map(_engine, arguments), **{key: _engine(v) for key, v in attributes.items()}
         )
@@ -415,6 +420,17 @@ def _is_matrix(argument: Any) -> bool:
 
 def _is_hidden(argument: Any) -> bool:
     return isinstance(argument, Value) and argument.array is None and not argument.varies
+
+
+def _is_computed(argument: Any) -> bool:
+    """Whether an argument may be computed when the graph is loaded, so that a result must not be computed in its place.
+
+    The outputs of a split are safe, see `hide`; numbers are handled there, too.
+    """
+    if not (_is_hidden(argument) and argument.rank):
+        return False
+    node = argument.output.get_node()
+    return node.get_type_name() != "Constant" and node.get_output_size() == 1
 
 
 def _follows(node: Node, matches: Callable[[Node], bool], passes: Callable[[Node], bool], most: int = 4) -> bool:

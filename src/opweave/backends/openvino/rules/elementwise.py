@@ -60,6 +60,8 @@ def _(ctx: Emitter, a: Value, b: Value) -> Value:
 
 def _minimum(ctx: Emitter, a: Value, b: Value) -> Value:
     """Return min(a, b) of int32 as ~max(~a, ~b): the engine fuses a maximum and a minimum to a clamp in float32."""
+    if not a.varies:
+        a, b = b, a  # the result is computed in place of the first operand, see `Emitter.hide`
     return ctx.emit("bitwise_not", ctx.emit("maximum", ctx.emit("bitwise_not", a), ctx.emit("bitwise_not", b)))
 
 
