@@ -116,7 +116,11 @@ def test_constants_keep_their_values_from_run_to_run(shape: tuple[int, ...], dat
 
 def check_constant(own: np.ndarray, shape: tuple[int, ...], data_type: str) -> None:
     is_float = data_type.startswith("float")
-    operations = ("sub", "div", "pow", "add", "mul", "max", "min") if is_float else ("sub", "add", "mul", "max", "min", "equal", "lesser")
+    operations = (
+        ("sub", "div", "pow", "add", "mul", "max", "min")
+        if is_float
+        else ("sub", "add", "mul", "max", "min", "equal", "lesser")
+    )
     for name in operations:
         for on_left in (True, False):
 

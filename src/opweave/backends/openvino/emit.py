@@ -47,7 +47,7 @@ _BESIDE = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power
 """Operations with a constant that kernels of products fuse as an epilogue."""
 
 _TABLES = ("matmul", "gather")
-"""Operations that are never computed in place of their first operand, and know narrow constants by the nodes that widen them."""
+"""Operations that are not computed in place of their first operand, and know narrow constants by the nodes that widen them."""
 
 _CONVOLUTIONS, _PRODUCTS = (conv2d, conv_transpose2d, convolution, conv_transpose), (matmul, gemm)
 _TAKEN = (add, sub, mul, div, linear, batch_normalization, relu, clamp)
