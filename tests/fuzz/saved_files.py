@@ -185,11 +185,19 @@ def change_manifest(path: Path, change: Callable[[Any], object]) -> None:
     writer.write(path)
 
 
+@cache
+def loading_context() -> Any:
+    """The context that loads all mutants of a process: making one takes as long as most cases."""
+    import opweave as ow
+
+    return ow.ml.create_context(device="reference", drafts=True)
+
+
 def run(rng: random.Random, number: int) -> str:
     """Load a mutant, and run the graph if it is one."""
     import opweave as ow
 
-    context = ow.ml.create_context(device="reference", drafts=True)
+    context = loading_context()
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "m.opweave"
         kind = mutant(rng, path)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import os
 import random
 import socket
+import tempfile
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -26,7 +28,7 @@ from opweave.serve.messages import REQUIRED
 from opweave.serve.server import MAX_KEY_BYTES
 from opweave.support.names import camel_case
 
-LIMITS = ConnectionLimits(memory=2**24, operands=200, contexts=4, json=2**18, handshake=20)
+LIMITS = ConnectionLimits(memory=2**24, operands=200, contexts=4, json=2**18, handshake=20, graphs=8, graph_bytes=2**20)
 LARGEST_PAYLOAD = 2**16
 PATIENCE_SECONDS = 5
 """After which a server that has not answered must be waiting for the rest of a message."""
@@ -54,7 +56,8 @@ WILD: list[Any] = [
 ]
 
 
-ALL = ["write", "read", "const", "dispatch", "free", "hello", "destroy"]
+KEEPING = ["save", "save", "load", "list", "delete"]
+ALL = ["write", "read", "const", "dispatch", "free", "hello", "destroy", *KEEPING]
 BUILDING = ["tensor"] * 6 + ["build"] * 8 + ALL
 READING = ["tensor"] * 6 + ["write"] * 4 + ["read"] * 12 + ALL
 """How often a client sends which messages: one that mostly builds graphs, and one that mostly reads tensors."""
@@ -76,7 +79,8 @@ def served() -> tuple[Server, Client, Faults]:
     """A server, a page that does nothing wrong, and the faults."""
     faults = Faults()
     logging.getLogger("opweave.serve").addHandler(faults)
-    server = Server(port=0, origins=[ORIGIN], device="reference", limits=LIMITS).start()
+    os.environ["OPWEAVE_CACHE"] = tempfile.mkdtemp(prefix="opweave-fuzz-")  # for graphs by key
+    server = Server(port=0, origins=[ORIGIN], device="reference", limits=LIMITS, drafts=True).start()
     page = Client(server)
     page.hello()
     page.ask("tensor", id=1, **desc("float32", 4), readable=True, writable=True)
@@ -263,6 +267,13 @@ class Page:
                 log, outputs = self.log()
                 made |= {"b": self.fresh(), "g": self.fresh(), "log": log, "outs": outputs}
                 self.graphs.append(self.last)
+            case "save" | "load" | "delete":
+                made |= {"key": rng.choice(["a", "b", "c", "a/b", "\ud800", "", "k" * 1025])}
+                if kind == "load":
+                    made["g"] = self.fresh()
+                    self.graphs.append(self.last)
+                elif kind == "save":
+                    made["g"] = self.some(self.graphs)
             case "dispatch":
                 sides = ({name: self.some(list(self.tensors))} for name in (rng.choice("xyz"), "y"))
                 made |= {"g": self.some(self.graphs), **dict(zip(("inputs", "outputs"), sides, strict=True))}

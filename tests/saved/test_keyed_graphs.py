@@ -131,6 +131,20 @@ def test_damaged_graphs_are_not_listed(cache: Path) -> None:
     assert len(context.list_graphs()) == 1
 
 
+def test_save_graph_deletes_what_ended_processes_left(cache: Path) -> None:
+    context = draft_context()
+    context.save_graph("a", scaled(context, 1))
+    path = next(cache.rglob("*.opweave"))
+    old, new = (path.with_name(f".{path.name}.{number}") for number in (1, 2))
+    for file in (old, new):
+        file.write_bytes(bytes(100))
+    os.utime(old, (0, 0))
+    context.save_graph("b", scaled(context, 1))
+    assert not old.exists()
+    assert new.exists()  # another process may be writing it now
+    assert context.list_graphs() == ["a", "b"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")
 def test_save_graph_needs_a_directory_of_this_user(cache: Path) -> None:
     context = draft_context()

@@ -13,7 +13,7 @@ import pytest
 from support import node_js
 
 from opweave import memory
-from opweave.serve import Server, client_files
+from opweave.serve import ConnectionLimits, Server, client_files
 
 EXITS = """
 const { ml } = await import(`${process.env.OPWEAVE_PACKAGE}/node.mjs`);
@@ -87,13 +87,21 @@ def test_sizes_with_names(mode: str) -> None:
     assert re.search(r"^# pass 10$" if mode == "strict" else r"^# pass 5$", out, re.MULTILINE), out
 
 
+def test_graphs_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
+    limits = ConnectionLimits(graphs=2, graph_bytes=2**20)
+    with Server(port=0, device="cpu", drafts=True, limits=limits) as server:
+        out = node_js.run(["--test", str(node_js.JS / "graphs_by_key.mjs")], environment(server))
+    assert re.search(r"^# pass 6$", out, re.MULTILINE), out
+
+
 NO_DRAFTS = """
 const { ml } = await import(`${process.env.OPWEAVE_PACKAGE}/node.mjs`);
 const builder = new MLGraphBuilder(await ml.createContext());
 try {
   builder.input("x", { dataType: "float32", shape: ["n"] });
 } catch (error) {
-  console.log(String(error), "computeShapes" in MLGraph.prototype);
+  console.log(String(error), "computeShapes" in MLGraph.prototype, "loadGraph" in MLContext.prototype);
 }
 """
 
@@ -101,7 +109,7 @@ try {
 def test_names_need_a_server_with_drafts() -> None:
     with Server(port=0, device="cpu") as server:
         out = node_js.run(["--input-type=module", "-e", NO_DRAFTS], environment(server))
-    assert out == 'TypeError: input: descriptor.shape[0] must be an integer in [0, 4294967295], got "n" false\n'
+    assert out == 'TypeError: input: descriptor.shape[0] must be an integer in [0, 4294967295], got "n" false false\n'
 
 
 def test_node_process_exits_when_idle() -> None:

@@ -532,6 +532,131 @@ def drafter(request: pytest.FixtureRequest) -> Iterator[Client]:
         yield client
 
 
+def halve(client: Client, graph: int = 1, size: int = 2, **more: Any) -> None:
+    """Build 0.5 * x as a graph."""
+    builder = 100 + graph
+    client.post("const", np.full(size, 0.5, "f4"), b=builder, id=2, **desc("float32", size), **more)
+    log: list[Any] = [
+        ["input", 1, ["x", desc("float32", size)], {}],
+        ["constant", 2, [desc("float32", size)], {}],
+        ["mul", 3, [{"$": 1}, {"$": 2}], {}],
+    ]
+    assert "outputs" in client.ask("build", b=builder, g=graph, log=log, outs={"y": 3}, **more)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_graphs_are_kept_by_origin(cache: Path) -> None:
+    origins = [ORIGIN, "http://localhost:80", "https://app.example"]
+    with Server(port=0, origins=origins, device="cpu", drafts=True) as server:
+        for origin in [*origins, None]:
+            kind = Client if origin else PlainClient
+            with kind(server, origin=origin) as client:
+                client.hello()
+                assert client.ask("list")["keys"] == []
+                assert client.ask("load", g=1, key="half")["error"]["name"] == "DataError"
+                halve(client)
+                assert "error" not in client.ask("save", g=1, key="half")
+                answer = client.ask("load", g=2, key="half")
+                assert (answer["inputs"], answer["outputs"]) == ({"x": desc("float32", 2)}, {"y": desc("float32", 2)})
+                client.ask("tensor", np.float32([4, 6]), id=1, **desc("float32", 2), constant=True)
+                client.ask("tensor", id=2, **desc("float32", 2), readable=True, writable=True)
+                client.ask("tensor", id=3, **desc("float32", 2), readable=True, writable=True)
+                client.post("write", np.float32([4, 6]), id=3)
+                client.post("dispatch", g=2, inputs={"x": 3}, outputs={"y": 2})
+                assert client.read(2, "float32").tolist() == [2, 3]
+        with Client(server) as client:
+            client.hello()
+            assert client.ask("list")["keys"] == ["half"]
+            assert "error" not in client.ask("delete", key="half")
+            assert client.ask("list")["keys"] == []
+        with Client(server, origin=origins[1]) as client:
+            client.hello()
+            assert client.ask("list")["keys"] == ["half"]
+        assert server.stats().graphs == 8
+    context = ow.ml.create_context(device="reference", drafts=True)
+    assert context.list_graphs() == []  # those of Python are apart
+    assert len({*cache.rglob("*.opweave")}) == 3
+
+
+def test_graphs_by_key_need_drafts_and_an_origin(cache: Path) -> None:
+    requests = {"save": {"g": 1, "key": "a"}, "load": {"g": 2, "key": "a"}, "list": {}, "delete": {"key": "a"}}
+    for drafts, origin, reason in ((False, ORIGIN, "a draft, which"), (True, "null", "the page has none of its own")):
+        with (
+            Server(port=0, origins=[origin], device="cpu", drafts=drafts) as server,
+            Client(server, origin=origin) as client,
+        ):
+            client.hello()
+            halve(client)
+            for kind, fields in requests.items():
+                error = client.ask(kind, **fields)["error"]
+                assert error["name"] == "NotSupportedError"
+                assert error["message"].startswith(f"{kind}Graph{'s' if kind == 'list' else ''}: ")
+                assert reason in error["message"]
+    assert not cache.exists()
+
+
+def test_loading_a_graph_stays_within_the_budget(cache: Path) -> None:
+    """Weights, operands and intermediates of a loaded graph count, and are given back."""
+    size = 2**20  # 4 MiB of weights, and as much for the result
+    with Server(port=0, origins=[ORIGIN], device="cpu", drafts=True) as server, Client(server) as client:
+        client.hello()
+        halve(client, size=size)
+        client.ask("save", g=1, key="large")
+    limits = ConnectionLimits(memory=6 * MIB)
+    with (
+        Server(port=0, origins=[ORIGIN], device="cpu", drafts=True, limits=limits) as server,
+        Client(server) as client,
+    ):
+        client.hello()
+        for graph in (1, 2, 3):
+            assert "error" not in client.ask("load", g=graph, key="large")
+            error = client.ask("load", g=9, key="large")["error"]
+            assert error["name"] == "OperationError"
+            assert "would exceed the memory that a page may take, 6.0 MiB" in error["message"]
+            client.post("free", graphs=[graph])
+    for few in (ConnectionLimits(operands=2), ConnectionLimits(graphs=1)):
+        with (
+            Server(port=0, origins=[ORIGIN], device="cpu", drafts=True, limits=few) as server,
+            Client(server) as client,
+        ):
+            client.hello()
+            if few.operands == 2:
+                assert "may have 2 operands" in client.ask("load", g=1, key="large")["error"]["message"]
+            else:
+                halve(client)
+                message = "saveGraph: an origin may keep 1 graph here; deleteGraph(key) makes room"
+                assert client.ask("save", g=1, key="small")["error"]["message"] == message
+                assert "error" not in client.ask("save", g=1, key="large")
+
+
+def test_errors_of_kept_graphs_have_no_paths(cache: Path) -> None:
+    with Server(port=0, origins=[ORIGIN], device="cpu", drafts=True) as server, Client(server) as client:
+        client.hello()
+        halve(client)
+        client.ask("save", g=1, key="a")
+        path = next(cache.rglob("*.opweave"))
+        content = path.read_bytes()
+        for change in (b"", content[:100], content[:300] + b"~" + content[301:]):
+            path.write_bytes(change)
+            error = client.ask("load", g=2, key="a")["error"]
+            assert error["name"] == "DataError"
+            assert error["message"].startswith("loadGraph: the cache directory of the server: ")
+            assert str(cache) not in error["message"]
+        path.write_bytes(content)
+        os.chmod(path.parent, 0o777)
+        error = client.ask("save", g=1, key="a")["error"]
+        assert error["name"] == "OperationError"
+        assert "can be written to by other users" in error["message"]
+        assert str(cache) not in error["message"]
+        os.chmod(path.parent, 0o700)
+        assert "error" not in client.ask("load", g=2, key="a")
+
+
 def shapes_of(client: Client, graph: int, shapes: Any) -> dict[str, Any]:
     body = {"session": client.session, "c": 1, "g": graph, "shapes": shapes}
     status, text = response_to(client.server, "POST", "/sync", json.dumps(body), ORIGIN)

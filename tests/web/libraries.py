@@ -64,6 +64,7 @@ def visit(
     isolated: bool = False,
     mode: str = "strict",
     timeout: float = 600,
+    host: str = "localhost",
 ) -> Any:
     """Run a module of `pages/` in a page that has `navigator.ml` by Opweave; what it reports.
 
@@ -75,6 +76,7 @@ def visit(
         isolated: whether the page is cross-origin isolated, so that it has `SharedArrayBuffer`.
         mode: of the script that defines `navigator.ml`.
         timeout: seconds until it must have reported.
+        host: "127.0.0.1" is another origin of the site.
     """
     imports = {"imports": {name: f"/node_modules/{path}" for name, path in IMPORTS.items()}}
     page = browser.site.page(
@@ -85,4 +87,4 @@ def visit(
         f'<script type=module src="/pages/{module}" onerror="report({{failed: `${{src}} was not loaded`}})"></script>',
         headers=ISOLATED if isolated else None,
     )
-    return browser.run(page, timeout)
+    return browser.run(page.replace("localhost", host), timeout)

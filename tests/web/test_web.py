@@ -266,6 +266,23 @@ def test_page_and_workers_run_sizes_with_names(mode: str, browser: Browser) -> N
     assert found["refused"] == 'TypeError: dispatch: outputs["y"] must be float32 [2,2], got float32 [4,2]'
 
 
+def test_pages_of_one_origin_share_graphs_by_key(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
+    origins = [browser.site.url, browser.site.url.replace("localhost", "127.0.0.1")]
+    with Server(port=0, origins=origins, device="cpu", drafts=True) as server:
+        script = f"{server.url}/webnn.js?token={server.token}"
+        task = {"script": script, "key": "halved", "keeps": True}
+        halved = {"page": [0.5, 1], "worker": [0.5, 1]}
+        assert visit(browser, server, "graphs_by_key.mjs", task) == {"before": [], **halved}
+        task["keeps"] = False
+        assert visit(browser, server, "graphs_by_key.mjs", task) == {"before": ["halved"], **halved}
+        missing = "DataError: loadGraph: there is no graph 'halved'"
+        found = visit(browser, server, "graphs_by_key.mjs", task, host="127.0.0.1")
+        assert found == {"before": [], "page": missing, "worker": missing}
+
+
 @pytest.mark.parametrize("mode", ["strict", "lazy"])
 def test_service_worker(mode: str, browser: Browser, server: Server) -> None:
     """It has no synchronous requests: in the mode lazy it builds graphs, else it is told so."""

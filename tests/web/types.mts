@@ -24,6 +24,11 @@ await install({ addInitScript: async ({ content }: { content: string }) => conte
 await install({ evaluateOnNewDocument: async (script: string) => script.length });
 builder.input("z", { dataType: "float32", shape: ["n", { name: "m", maxSize: 8 }, 4] });
 console.log(graph.computeShapes?.({ x: [2, 3] })["y"]?.length, y.shape.map((size) => size + 1));
+await context.saveGraph?.("key", graph);
+const kept: MLGraph | undefined = await context.loadGraph?.("key");
+console.log(kept?.inputs?.["x"]?.shape.length, (await context.listGraphs?.())?.join(), await context.deleteGraph?.("key"));
+// @ts-expect-error: a key is a string
+await context.deleteGraph?.(7);
 // @ts-expect-error: only inputs have names
 await context.createTensor({ dataType: "float32", shape: ["n"] });
 // @ts-expect-error: no page

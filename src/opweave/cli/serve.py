@@ -53,6 +53,9 @@ def serve(
         str, typer.Option(help="The most memory of a page's tensors, constants and intermediates, such as 2G.")
     ] = "2G",
     max_contexts: Annotated[int, typer.Option(min=1, help="The most contexts of a page at the same time.")] = 256,
+    max_graphs: Annotated[
+        str, typer.Option(help="With --drafts: the most bytes of the graphs that an origin keeps by key, such as 1G.")
+    ] = "1G",
     stats: Annotated[
         bool,
         typer.Option(
@@ -72,7 +75,10 @@ def serve(
     ] = None,
     drafts: Annotated[
         bool,
-        typer.Option("--drafts", help="Also offer what only drafts of the specification contain: sizes with names."),
+        typer.Option(
+            "--drafts",
+            help="Also offer what only drafts of the specification contain: sizes with names, graphs by key.",
+        ),
     ] = False,
     verbose: Verbose = False,
 ) -> None:
@@ -99,7 +105,7 @@ def serve(
         device=device,
         host=host,
         path=socket,
-        limits=ConnectionLimits(memory=bytes_of(max_memory), contexts=max_contexts),
+        limits=ConnectionLimits(memory=bytes_of(max_memory), contexts=max_contexts, graph_bytes=bytes_of(max_graphs)),
         record=record,
         drafts=drafts,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,23 @@ def writer_of(graph: MLGraph, key: str = "") -> ContainerWriter:
 @lazy_imports.load_graph.provide
 def load(context: MLContext, path: str | Path, trusted: bool) -> MLGraph:
     """Read a graph from a file, and compile it; see `MLContext.load`."""
+    return load_file(context, path, trusted)
+
+
+def load_file(
+    context: MLContext,
+    path: str | Path,
+    trusted: bool,
+    check: Callable[[Mapping[str, Operand]], object] = lambda outputs: None,
+) -> MLGraph:
+    """Read a graph from a file, and compile it; `check` gets the outputs before that."""
     require(isinstance(path, (str, Path)), f"load: path must be a path, got {short_repr(path)}")
     require_flags(trusted=trusted)
     check_alive(context)
     container = Container.open(path)
     try:
         parts = FileParts(container, trusted)
-        graph = _build(context, container, trusted)
+        graph = _build(context, container, trusted, check)
     except Damaged as error:
         raise DataError(f"{container.path}: it is damaged: {error}") from None
     except ValidationError as error:
@@ -79,7 +90,9 @@ def load(context: MLContext, path: str | Path, trusted: bool) -> MLGraph:
     return graph
 
 
-def _build(context: MLContext, container: Container, trusted: bool) -> MLGraph:
+def _build(
+    context: MLContext, container: Container, trusted: bool, check: Callable[[Mapping[str, Operand]], object]
+) -> MLGraph:
     manifest = read_manifest(container)
     builder = NamedBuilder(context)
     builder.size_hints = decode_hints(manifest["size_hints"])
@@ -90,6 +103,7 @@ def _build(context: MLContext, container: Container, trusted: bool) -> MLGraph:
         outputs = reader.decode(manifest["graph"], builder, _add_input)
     except (RecursionError, OverflowError) as error:
         raise Damaged(f"its values are too deep or too large: {error}") from None
+    check(outputs)
     return builder.build(outputs, fuse=manifest["fuse"])
 
 

@@ -1,24 +1,30 @@
 """Graphs by key, a draft: `MLContext.save_graph`, `load_graph`, `list_graphs` and `delete_graph`.
 
 https://github.com/webmachinelearning/webnn/issues/862. A graph is a file (`saved.api`) in a folder of the cache directory. The
-name of the file is a digest of the key, which the file has, too. `opweave cache clear` keeps these files.
+name of the file is a digest of the key, which the file has, too. `opweave cache clear` keeps these files. Graphs of web pages
+are in a folder of each origin, whose name is a digest, too.
 """
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 from ..context.context import MLContext
 from ..context.graph import MLGraph
 from ..context.tensors import check_alive
+from ..core.graph import Operand
 from ..support import disk_cache, lazy_imports, settings
 from ..support.digests import digest
 from ..support.errors import DataError, MLError, OperationError, ValidationError, require
 from ..support.formatting import size
-from ..support.names import short_repr
-from .api import KEY, load, writer_of
+from ..support.names import count_of, short_repr
+from ..support.records import record
+from .api import KEY, load_file, writer_of
 from .container import Container
 
 FOLDER = "graphs"
@@ -33,6 +39,17 @@ MAX_KEY = 1024
 
 SUFFIX = ".opweave"
 
+_writing = Lock()
+"""Held from the look at the room that is left until the graph is written."""
+
+
+@record
+class OriginLimits:
+    """The most graphs, and the most bytes of them, that pages of an origin may keep."""
+
+    graphs: int
+    bytes: int
+
 
 @lazy_imports.keyed_graphs.provide
 def keyed_graphs(context: MLContext) -> KeyedGraphs:
@@ -41,11 +58,18 @@ def keyed_graphs(context: MLContext) -> KeyedGraphs:
 
 
 class KeyedGraphs:
-    """The graphs in a folder, by key."""
+    """The graphs in a folder, by key.
 
-    def __init__(self, context: MLContext) -> None:
+    Args:
+        context: for which graphs are loaded.
+        origin: whose graphs; None for those of programs in Python.
+        limits: of the origin, besides the limit of all graphs together.
+    """
+
+    def __init__(self, context: MLContext, origin: str | None = None, limits: OriginLimits | None = None) -> None:
         check_alive(context)
-        self._context = context
+        self._context, self._limits = context, limits
+        self._folders = (FOLDER,) if origin is None else (FOLDER, digest(origin.encode()).hexdigest())
 
     def save(self, key: str, graph: MLGraph) -> None:
         """Write a graph; see `MLContext.save_graph`."""
@@ -53,21 +77,34 @@ class KeyedGraphs:
         require(isinstance(graph, MLGraph), f"save_graph: graph must be an MLGraph, got {type(graph).__name__}")
         require(graph.context is self._context, "save_graph: the graph belongs to another context")
         writer = writer_of(graph, key)
-        limit = settings.number(LIMIT_VARIABLE, DEFAULT_LIMIT, least=0, subject="a number of bytes")
-        others = sum(_size(file) for file in self._files() if file != path)
-        if others + writer.size > limit:
-            raise OperationError(
-                f"save_graph: the graph {short_repr(key)} takes {size(writer.size)}, and {size(max(limit - others, 0))} of "
-                f"{size(limit)} are free; delete_graph(key) makes room, and ${LIMIT_VARIABLE} sets the limit"
-            )
-        writer.write(path)
+        with _writing:
+            _delete_remains(path.parent)
+            self._check_room(key, path, writer.size)
+            writer.write(path)
 
-    def load(self, key: str) -> MLGraph:
-        """Load a graph; see `MLContext.load_graph`."""
+    def _check_room(self, key: str, path: Path, new: int) -> None:
+        """Require that a graph of `new` bytes fits beside all others."""
+        all_bytes = sum(_size(file) for file in _all_files() if file != path)
+        limit = settings.number(LIMIT_VARIABLE, DEFAULT_LIMIT, least=0, subject="a number of bytes")
+        taken, rule = all_bytes, f"${LIMIT_VARIABLE} sets the limit"
+        if self._limits is not None:
+            others = [file for file in self._files() if file != path]
+            if len(others) >= self._limits.graphs:
+                most = count_of(self._limits.graphs, "graph")
+                raise OperationError(f"save_graph: an origin may keep {most} here; delete_graph(key) makes room")
+            own_bytes = sum(map(_size, others))
+            if self._limits.bytes - own_bytes < limit - all_bytes:
+                limit, taken, rule = self._limits.bytes, own_bytes, "this is the limit of an origin"
+        if taken + new > limit:
+            free = f"{size(max(limit - taken, 0))} of {size(limit)} are free; delete_graph(key) makes room"
+            raise OperationError(f"save_graph: the graph {short_repr(key)} takes {size(new)}, and {free}, and {rule}")
+
+    def load(self, key: str, check: Callable[[Mapping[str, Operand]], object] = lambda outputs: None) -> MLGraph:
+        """Load a graph; see `MLContext.load_graph`. `check` gets the outputs before they are compiled."""
         path = self._path("load_graph", key)
         if not path.exists():
             raise DataError(f"load_graph: there is no graph {short_repr(key)}")
-        return load(self._context, path, False)
+        return load_file(self._context, path, False, check)
 
     def keys(self) -> list[str]:
         """The keys of all graphs, sorted."""
@@ -96,7 +133,7 @@ class KeyedGraphs:
         except UnicodeEncodeError:
             raise ValidationError(f"{subject}: key must be encodable in UTF-8, got {short_repr(key)}") from None
         try:
-            return disk_cache.folder(FOLDER, create) / f"{name}{SUFFIX}"
+            return disk_cache.folder(*self._folders, create=create) / f"{name}{SUFFIX}"
         except FileNotFoundError:
             return Path(os.devnull, name)  # nothing was saved yet
         except OSError as error:
@@ -104,9 +141,25 @@ class KeyedGraphs:
 
     def _files(self) -> list[Path]:
         try:
-            return [file for file in disk_cache.folder(FOLDER).iterdir() if file.suffix == SUFFIX]
+            return [file for file in disk_cache.folder(*self._folders).iterdir() if file.suffix == SUFFIX]
         except OSError:
             return []
+
+
+def _delete_remains(folder: Path) -> None:
+    """Delete the temporary files of processes that ended while they wrote."""
+    for file in folder.glob(f".*{SUFFIX}.*"):
+        with suppress(OSError):
+            if time.time() - file.stat().st_mtime > disk_cache.STALE_SECONDS:
+                file.unlink()
+
+
+def _all_files() -> list[Path]:
+    """The graphs of programs and of all origins."""
+    try:
+        return [*disk_cache.folder(FOLDER).rglob(f"*{SUFFIX}")]
+    except OSError:
+        return []
 
 
 def _size(file: Path) -> int:

@@ -35,7 +35,7 @@ MAX_ENDED = 65_536
 MAX_MESSAGE = 4000
 """Maximum characters of an error message to a client."""
 
-SLOW = ("build", "tensor")
+SLOW = ("build", "tensor", "save", "load", "list", "delete")
 """Messages that take long, so the receiving thread does not run them."""
 
 
@@ -138,6 +138,7 @@ class Connection:
                 self._budget,
                 self._limits,
                 self._record,
+                self.origin,
             )
         except Exception as error:
             self._answer_error(message["r"], error)
@@ -171,7 +172,7 @@ class Connection:
                 self._destroy(place)
                 return
             answer = place.context.handle(message, payload)
-            place.counts.graphs += message["m"] == "build"
+            place.counts.graphs += message["m"] in ("build", "load")
             place.counts.dispatches += message["m"] == "dispatch"
             if answer is None:
                 return

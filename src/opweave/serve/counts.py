@@ -15,11 +15,12 @@ class Counts:
     """Counts of one context, of one connection, or of the whole server.
 
     Attributes:
-        messages: number of messages by kind: "hello", "tensor", "write", "read", "const", "build", "dispatch", "free",
-            "destroy", and "sync" (a request that adds operations, for whose answer JavaScript waits).
+        messages: number of messages by kind: "hello", "tensor", "write", "read", "const", "build", "save", "load", "list",
+            "delete", "dispatch", "free", "destroy", and "sync" (a request that adds operations, for whose answer JavaScript
+            waits).
         connections: number of connected pages, workers and processes.
         contexts: number of contexts created.
-        graphs: number of graphs built.
+        graphs: number of graphs built or loaded.
         dispatches: number of dispatches run.
         received_bytes: bytes of tensors and constants received.
         sent_bytes: bytes of tensors sent.

@@ -21,6 +21,8 @@ class ConnectionLimits:
             more than 200 in a page. A page that creates too many gets errors; other pages are not affected.
         json: bytes of one message in JSON.
         handshake: seconds that a request may take, from the connection to its last byte.
+        graphs: graphs that an origin may keep by key; with drafts.
+        graph_bytes: bytes of these graphs together.
 
     Raises:
         ValidationError: a limit is not a positive integer.
@@ -37,6 +39,8 @@ class ConnectionLimits:
     contexts: int = 256
     json: int = 64 * 2**20
     handshake: int = 30
+    graphs: int = 256
+    graph_bytes: int = 2**30
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any, TypeAlias
@@ -15,7 +15,7 @@ from ..context.context import MLContext
 from ..context.graph import MLGraph, program_of, state_of
 from ..context.graph_state import DynamicGraphState
 from ..core.conversion import convert_desc
-from ..core.graph import Desc, Graph, MLOperand, check_desc
+from ..core.graph import Desc, Graph, MLOperand, Operand, check_desc
 from ..support.errors import NotSupportedError, OperationError
 from ..support.names import short_repr, snake_case
 from .intermediates import intermediate_bytes
@@ -152,21 +152,9 @@ class ServedBuilder:
             missing = next((number for number, constant in self._constants.items() if not constant.is_filled), None)
             if missing is not None:
                 raise ProtocolError(f"the payload of constant {missing} has not come")
-            self._reserve(GRAPH_BYTES)
-            if self._builder.has_names:
-                graph = self._builder.build(results)
-            else:
-                estimated_bytes = intermediate_bytes(Graph.reaching(results)) if results else 0
-                self._reserve(estimated_bytes, INTERMEDIATES)
-                graph = self._builder.build(results)
-                program = program_of(graph)
-                # Decompositions add intermediates.
-                compiled_bytes = max(program.plan.peak, intermediate_bytes(program.graph))
-                try:
-                    self._reserve(max(compiled_bytes - estimated_bytes, 0), INTERMEDIATES)
-                except OperationError:
-                    graph.destroy()
-                    raise
+            estimated_bytes = reserve_graph(self._reserve, results)
+            graph = self._builder.build(results)
+            reserve_compiled(self._reserve, graph, estimated_bytes)
             self._operands.clear()
             self._constants.clear()
             return graph
@@ -179,6 +167,29 @@ class ServedBuilder:
             released, self.reserved = self.reserved, 0
             self._budget.release(released)
             return released
+
+
+def reserve_graph(reserve: Callable[[int, str], object], outputs: Mapping[str, Operand]) -> int:
+    """Reserve what a graph takes besides constants and operands, before it is compiled; return the bytes of intermediates."""
+    reserve(GRAPH_BYTES, "")
+    builder: Any = next((operand.builder for operand in outputs.values()), None)
+    estimated_bytes = 0 if builder is None or builder.has_names else intermediate_bytes(Graph.reaching(outputs))
+    reserve(estimated_bytes, INTERMEDIATES)
+    return estimated_bytes
+
+
+def reserve_compiled(reserve: Callable[[int, str], object], graph: MLGraph, estimated_bytes: int) -> None:
+    """Reserve what the compiled graph takes beyond the estimate; if there is no room, the graph is destroyed."""
+    if has_names(graph):
+        return
+    program = program_of(graph)
+    # Decompositions add intermediates.
+    compiled_bytes = max(program.plan.peak, intermediate_bytes(program.graph))
+    try:
+        reserve(max(compiled_bytes - estimated_bytes, 0), INTERMEDIATES)
+    except OperationError:
+        graph.destroy()
+        raise
 
 
 def has_names(graph: MLGraph) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -16,16 +18,34 @@ from ..context.graph import MLGraph, state_of as state_of_graph
 from ..context.graph_state import DynamicGraphState
 from ..context.tensor import MLTensor
 from ..context.tensors import state_of
-from ..core.graph import Desc
+from ..core.graph import Desc, Graph, Operand
 from ..core.shapes import Shape
 from ..core.sizes import Size
-from ..support.errors import InvalidStateError, MLError, ValidationError
-from ..support.names import camel_case
+from ..saved.keyed import KeyedGraphs, OriginLimits
+from ..support import disk_cache
+from ..support.errors import InvalidStateError, MLError, NotSupportedError, ValidationError
+from ..support.names import camel_case, snake_case
 from .intermediates import intermediate_bytes
-from .limits import GRAPH_BYTES, ConnectionLimits, ServerBudget
+from .limits import GRAPH_BYTES, OPERAND_BYTES, ConnectionLimits, ServerBudget
 from .log import in_javascript
 from .messages import Message, ProtocolError
-from .served_builder import INTERMEDIATES, Log, ServedBuilder, ServedConstant, check_length, describe, has_names
+from .served_builder import (
+    INTERMEDIATES,
+    Log,
+    ServedBuilder,
+    ServedConstant,
+    check_length,
+    describe,
+    has_names,
+    reserve_compiled,
+    reserve_graph,
+)
+
+OPAQUE = "null"
+"""The origin of pages that share it with no other page, and do not have the same one tomorrow."""
+
+PROGRAMS = "programs"
+"""Stands for the origin of programs, which send none."""
 
 COLLECT_BYTES = 64 * 2**20
 """Collect garbage each time this many bytes were freed: nodes and their results are reference cycles, which keep the constants
@@ -115,8 +135,10 @@ class ServedContext:
         budget: ServerBudget,
         limits: ConnectionLimits,
         report: Callable[[MLGraph], object] = lambda graph: None,
+        origin: str | None = None,
     ) -> None:
         self.context, self._budget, self._limits, self._report = context, budget, limits, report
+        self._origin = origin
         self._is_host = context.backend.space.is_host
         self._tensors: dict[int, _ServedTensor] = {}
         self._graphs: dict[int, _ServedGraph] = {}
@@ -223,6 +245,10 @@ class ServedContext:
         self._graphs[number] = _ServedGraph(graph, builder.reserved)
         builder.reserved = 0
         self._report(graph)
+        return self._describe(graph)
+
+    def _describe(self, graph: MLGraph) -> Answer:
+        """What JavaScript has to know of a graph."""
         described = {
             side: {name: descriptor_of(desc) for name, desc in descs.items()}
             for side, descs in (("inputs", graph.inputs), ("outputs", graph.outputs))
@@ -232,6 +258,73 @@ class ServedContext:
         names = [own.name] if has_names(graph) else graph.devices
         kinds = dict.fromkeys(own.kind if name == own.name else "cpu" for name in names)
         return Answer({**described, "devices": list(kinds)})
+
+    def _on_save(self, message: Message, payload: np.ndarray | None) -> Answer:
+        graph = self._graphs.get(message["g"])
+        if graph is None:
+            raise InvalidStateError(f"saveGraph: there is no graph {message['g']}, or it is destroyed")
+        with self._kept_graphs("saveGraph") as graphs:
+            graphs.save(message["key"], graph.graph)
+        return Answer({})
+
+    def _on_load(self, message: Message, payload: np.ndarray | None) -> Answer:
+        number = message["g"]
+        if number in self._graphs:
+            raise ProtocolError(f"graph {number} exists already")
+        reserved = estimated = 0
+
+        def reserve(count: int, purpose: str) -> None:
+            nonlocal reserved
+            self._budget.reserve(count, purpose)
+            reserved += count
+
+        def reserve_all(outputs: Mapping[str, Operand]) -> None:
+            nonlocal estimated
+            recorded = Graph.reaching(outputs)
+            results = sum(len(node.outputs) for node in recorded.nodes)
+            count = len(recorded.inputs) + len(recorded.constants) + results
+            if count > self._limits.operands:
+                raise NotSupportedError(f"loadGraph: a graph may have {self._limits.operands:,} operands here")
+            constants = sum(operand.desc.byte_length for operand in recorded.constants)
+            reserve(constants + OPERAND_BYTES * count, " for the graph")
+            estimated = reserve_graph(reserve, outputs)
+
+        try:
+            with self._kept_graphs("loadGraph") as graphs:
+                graph = graphs.load(message["key"], reserve_all)
+            reserve_compiled(reserve, graph, estimated)
+        except BaseException:
+            self._budget.release(reserved)
+            raise
+        self._graphs[number] = _ServedGraph(graph, reserved)
+        return self._describe(graph)
+
+    def _on_list(self, message: Message, payload: np.ndarray | None) -> Answer:
+        with self._kept_graphs("listGraphs") as graphs:
+            return Answer({"keys": graphs.keys()})
+
+    def _on_delete(self, message: Message, payload: np.ndarray | None) -> Answer:
+        with self._kept_graphs("deleteGraph") as graphs:
+            graphs.delete(message["key"])
+        return Answer({})
+
+    @contextmanager
+    def _kept_graphs(self, method: str) -> Iterator[KeyedGraphs]:
+        """The graphs that the client's origin keeps; errors have the names of JavaScript, and no paths of this machine."""
+        if not self.context.drafts:
+            raise NotSupportedError(f"{method}: a draft, which `opweave serve --drafts` offers")
+        if self._origin == OPAQUE:
+            raise NotSupportedError(
+                f"{method}: graphs are kept by origin, and the page has none of its own, as files and pages in a sandbox"
+            )
+        limits = OriginLimits(self._limits.graphs, self._limits.graph_bytes)
+        try:
+            yield KeyedGraphs(self.context, PROGRAMS if self._origin is None else self._origin, limits)
+        except MLError as error:
+            text = str(error).replace(snake_case(method), method).replace("delete_graph(key)", "deleteGraph(key)")
+            if (place := disk_cache.directory()) is not None:
+                text = re.sub(rf"{re.escape(str(place))}[^\s:]*", "the cache directory of the server", text)
+            raise type(error)(text if text.startswith(method) else f"{method}: {text}") from None
 
     def _on_dispatch(self, message: Message, payload: np.ndarray | None) -> None:
         graph = self._graphs.get(message["g"])

@@ -75,6 +75,11 @@ interface MLContext {
   writeTensor(tensor: MLTensor, inputData: AllowSharedBufferSource): void;
   dispatch(graph: MLGraph, inputs: MLNamedTensors, outputs: MLNamedTensors): void;
   opSupportLimits(): MLOpSupportLimits;
+  /** Keep a graph by key, for the origin of the page. Only on `opweave serve --drafts`, as the next three. */
+  saveGraph?(key: string, graph: MLGraph): Promise<void>;
+  loadGraph?(key: string): Promise<MLGraph>;
+  listGraphs?(): Promise<string[]>;
+  deleteGraph?(key: string): Promise<void>;
   destroy(): void;
 }
 
@@ -92,8 +97,17 @@ interface MLOperand {
   readonly shape: readonly MLSizes[keyof MLSizes][];
 }
 
+/** The descriptor of an input or an output of a graph; sizes that are known only when it runs have names or formulas. */
+interface MLGraphDescriptor {
+  readonly dataType: MLOperandDataType;
+  readonly shape: readonly MLSizes[keyof MLSizes][];
+}
+
 interface MLGraph {
   readonly devices: readonly string[];
+  /** Only on `opweave serve --drafts`, as `outputs`. */
+  readonly inputs?: Readonly<Record<string, MLGraphDescriptor>>;
+  readonly outputs?: Readonly<Record<string, MLGraphDescriptor>>;
   /** Only on `opweave serve --drafts`. */
   computeShapes?(inputShapes: Record<string, readonly number[]>): Record<string, number[]>;
   destroy(): void;

@@ -205,16 +205,18 @@ def _lock(descriptor: int, is_wanted: bool) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if is_wanted else fcntl.LOCK_UN)
 
 
-def folder(name: str, create: bool = False) -> Path:
-    """A folder in the cache directory for files that are no cache; `clear` keeps it.
+def folder(*names: str, create: bool = False) -> Path:
+    """A folder in the cache directory for files that are no cache, or one inside of it; `clear` keeps them.
 
     Raises:
         OSError: the directory is missing, or others can write to it.
     """
-    path = _file(name, "", create=create, warns=False).parent / name
-    if create:
-        path.mkdir(mode=0o700, exist_ok=True)
-    _check(path, path.stat(), warns=False)
+    path = _file(names[0], "", create=create, warns=False).parent
+    for name in names:
+        path /= name
+        if create:
+            path.mkdir(mode=0o700, exist_ok=True)
+        _check(path, path.stat(), warns=False)
     return path
 
 

@@ -126,6 +126,61 @@ function shapesOfOutputs(graph, shapes) {
   return graph.shapes.get(key);
 }
 
+// Of contexts with drafts: graphs by key, which the server keeps for the origin of the page
+// (https://github.com/webmachinelearning/webnn/blob/main/cache-explainer.md).
+async function saveGraph(key, graph) {
+  const context = thisOf(this, MLContext);
+  needArguments(arguments.length, 2, "saveGraph");
+  const text = `${key}`;
+  const fields = slotsOf(graph, MLGraph, "saveGraph: graph");
+  if (fields.context !== context) fail("saveGraph: the graph belongs to another context");
+  checkAlive(context, "saveGraph");
+  if (isDestroyed(fields)) throw invalidState("saveGraph: the graph is destroyed");
+  await context.connection.request(context, { m: "save", g: fields.id, key: text });
+}
+
+async function loadGraph(key) {
+  const context = thisOf(this, MLContext);
+  needArguments(arguments.length, 1, "loadGraph");
+  const text = `${key}`;
+  checkAlive(context, "loadGraph");
+  const graph = newGraph(context);
+  return compiledGraph(graph, { m: "load", g: graph.id, key: text });
+}
+
+async function listGraphs() {
+  const context = thisOf(this, MLContext);
+  checkAlive(context, "listGraphs");
+  const [{ keys }] = await context.connection.request(context, { m: "list" });
+  return keys;
+}
+
+async function deleteGraph(key) {
+  const context = thisOf(this, MLContext);
+  needArguments(arguments.length, 1, "deleteGraph");
+  const text = `${key}`;
+  checkAlive(context, "deleteGraph");
+  await context.connection.request(context, { m: "delete", key: text });
+}
+
+// The descriptors of a graph's inputs and outputs: a page that loads a graph by key has built none.
+const DESCRIPTORS = {
+  get inputs() {
+    return descriptorsOf(thisOf(this, MLGraph), "inputs");
+  },
+  get outputs() {
+    return descriptorsOf(thisOf(this, MLGraph), "outputs");
+  },
+};
+
+function descriptorsOf(graph, side) {
+  const frozen = ({ dataType, shape }) => Object.freeze({ dataType, shape: Object.freeze([...shape]) });
+  graph.descriptors[side] ??= Object.freeze(
+    Object.fromEntries([...graph[side]].map(([name, descriptor]) => [name, frozen(descriptor)])),
+  );
+  return graph.descriptors[side];
+}
+
 const MAX_SIZES_BYTES = 4096; // of a constant that may be sizes
 const MAX_SHAPES = 1024; // combinations of sizes that a graph remembers
 
@@ -133,8 +188,14 @@ const MAX_SHAPES = 1024; // combinations of sizes that a graph remembers
 function defineDrafts() {
   if ("computeShapes" in MLGraph.prototype) return;
   defineOperations(DRAFTS, true);
-  const attributes = { enumerable: true, writable: true, configurable: true };
-  Object.defineProperty(MLGraph.prototype, "computeShapes", { value: computeShapes, ...attributes });
+  const attributes = { enumerable: true, configurable: true };
+  Object.defineProperty(MLGraph.prototype, "computeShapes", { value: computeShapes, writable: true, ...attributes });
+  for (const side of ["inputs", "outputs"]) {
+    const { get } = Object.getOwnPropertyDescriptor(DESCRIPTORS, side);
+    Object.defineProperty(MLGraph.prototype, side, { get, ...attributes });
+  }
+  for (const value of [saveGraph, loadGraph, listGraphs, deleteGraph])
+    Object.defineProperty(MLContext.prototype, value.name, { value, writable: true, ...attributes });
 }
 
 function checkOutput(builder, name, output) {
@@ -149,22 +210,30 @@ async function build(builder, named) {
   const { context, pending } = builder;
   builder.hasBuilt = true;
   builder.pending = [];
-  const graph = { context, id: nextId(context), isDestroyed: false, shapes: new Map() };
+  const graph = newGraph(context);
   const outs = Object.fromEntries([...named].map(([name, { id }]) => [name, id]));
   const log = pending.map(({ entry }) => entry);
   const message = { m: "build", b: builder.id, g: graph.id, log, outs };
   try {
-    const [answer] = await context.connection.request(context, message);
-    graph.inputs = new Map(Object.entries(answer.inputs));
-    graph.outputs = new Map(Object.entries(answer.outputs));
-    graph.devices = Object.freeze(answer.devices);
+    return await compiledGraph(graph, message);
   } finally {
     release(builder, "builders");
   }
-  const made = create(MLGraph, graph);
-  track(graph, "graphs");
-  return made;
 }
+
+// The graph that the server makes for a message.
+async function compiledGraph(graph, message) {
+  const { context } = graph;
+  const [answer] = await context.connection.request(context, message);
+  graph.inputs = new Map(Object.entries(answer.inputs));
+  graph.outputs = new Map(Object.entries(answer.outputs));
+  graph.devices = Object.freeze(answer.devices);
+  const compiled = create(MLGraph, graph);
+  track(graph, "graphs");
+  return compiled;
+}
+
+const newGraph = (context) => ({ context, id: nextId(context), isDestroyed: false, shapes: new Map(), descriptors: {} });
 
 const nextId = (context, count = 1) => {
   context.lastId += count;
