@@ -319,6 +319,8 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         lambda m: attributes_of(m).update(axis={"size": [[[["__import__", [[[["name", "n"]], 1]]]], 1]]}),
         "a call in a size",
     ),
+    "a real number that is no formula": (lambda m: attributes_of(m).update(axis={"real": 7}), "a call of a formula"),
+    "a size for a formula": (lambda m: attributes_of(m).update(axis={"real": {"size": []}}), "a call of a formula"),
     "a huge power": (lambda m: attributes_of(m).update(axis={"real": ["**", 10, ["**", 10, 10]]}), "a power of a small"),
     "a list for an operation": (lambda m: m["graph"]["nodes"][0].__setitem__(0, [0]), "a number below 2"),
     "an operand that follows": (lambda m: m["graph"]["nodes"][0][1].update(a=2), "a number below 2"),

@@ -168,6 +168,7 @@ def decode(
         return decode_dimension(content)
     if kind == "real":
         formula = recur(content)
+        _require(isinstance(formula, tuple), "a call of a formula of numbers", formula)
         check_formula(formula)
         return RealSize(*formula)
     if kind == "mapping":

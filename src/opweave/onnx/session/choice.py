@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..model.model import Model
 
 UNCOMPILED = "ONNX Runtime, uncompiled"
-COMPILING = "compiling"
+COMPILED, COMPILING = "compiled", "compiling"
 
 
 @record

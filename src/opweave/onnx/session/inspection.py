@@ -206,6 +206,48 @@ class InspectionMethods:
         parts = self._parts
         convert(parts.model, parts.context, parts.inputs, takes_names=True).save(path)
 
+    def warmup(
+        self,
+        shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+    ) -> dict[str, str]:
+        """Prepare the session for given shapes, so that no later call with them compiles or loads anything.
+
+        For each of the shapes, the program that `run` uses is made: a compiled model, also where `specialise="recurring"`
+        would wait for the shapes to recur, or ONNX Runtime's session for all shapes. It then runs once, with random values
+        unless there are `inputs`: engines and devices prepare themselves in a first run. Threads that want the same shapes
+        wait for one compilation.
+
+        Args:
+            shapes: a shape for every input whose shape is not declared in full, or a list of such combinations. Default: those
+                of a model without dynamic dimensions, else those that are compiled, and those of recent calls.
+            inputs: a value for each input, as for `run`, of the only shapes to prepare; instead of `shapes`. A model whose
+                small inputs hold shapes or axes is compiled for their values, too.
+
+        Returns:
+            By shapes, as text: "compiled", or "ONNX Runtime, uncompiled", with the reason if shapes that recur are not
+            compiled: `program_bytes` or the number of threads left no room, or the model is in several parts.
+
+        Raises:
+            ValidationError: an input is missing or unknown, or its shape does not fit the model; no shapes are in use.
+            NotSupportedError: `fallback="error"`, and the model needs it for these shapes.
+            OperationError: the model fails with `inputs`. A model that fails with random values was prepared all the same.
+
+        >>> import opweave as ow
+        >>> from onnx.parser import parse_model
+        >>> text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
+        >>> session = ow.InferenceSession(parse_model(text), specialise="recurring")
+        >>> session.warmup([{"x": [2]}, {"x": [3]}])
+        {'x [2]': 'compiled', 'x [3]': 'compiled'}
+        >>> session.warmup({"y": [2]})
+        Traceback (most recent call last):
+        opweave.support.errors.ValidationError: input_shapes must hold ['x']; missing: ['x'], unknown: ['y']
+        """
+        from . import warmup
+
+        return warmup.warm_up(self._parts, shapes, inputs)
+
     def tune(
         self,
         shapes: Sequence[Mapping[str, Sequence[int]]] | None = None,

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...context.tensors import state_of
 from ...support.errors import require
-from ...support.names import either
+from ...support.names import either, short_repr
 from ...support.progress import report_work
 from ...support.records import record
 from ...support.refusals import require_names
@@ -205,8 +205,13 @@ class SessionParts:
         tensors = {i.name: i for i in self.inputs if i.element_type}
         shapes: dict[str, tuple[int, ...] | None] = {i.name: i.static_shape() for i in self.inputs}
         declared = {name: shape for name, shape in shapes.items() if shape is not None and name in tensors}
+        is_mapping = isinstance(input_shapes, Mapping)
+        require(is_mapping, f"input_shapes must map names to shapes, got {short_repr(input_shapes)}")
         require_names("input_shapes", {**declared, **input_shapes}, tensors)
         for name, shape in input_shapes.items():
+            is_list = isinstance(shape, Sequence) and not isinstance(shape, (str, bytes))
+            are_sizes = is_list and all(isinstance(size, (int, np.integer)) and 0 <= size < 2**63 for size in shape)
+            require(are_sizes, f"input {name!r}: a shape is a list of sizes, got {short_repr(shape)}")
             tensors[name].check(np.broadcast_to(np.empty((), tensors[name].dtype), tuple(shape)), f"input {name!r}")
             shapes[name] = tuple(int(size) for size in shape)
         return shapes

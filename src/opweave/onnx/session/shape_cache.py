@@ -34,6 +34,7 @@ from .choice import (
     ALWAYS,
     AUTO,
     COMPILE,
+    COMPILED,
     LEAVE,
     NEVER,
     NEW,
@@ -325,7 +326,7 @@ class ShapeCache:
             self._note_repeats()
             # Calls may override initializers, so these are included.
             declared = [Argument.of(info) for info in self._model.proto.graph.input]
-            ways = {text_of(key, declared): "compiled" for key, _ in self.compiled.items()}
+            ways = {text_of(key, declared): COMPILED for key, _ in self.compiled.items()}
             ways |= {
                 text: measurement.reason for text, measurement in self.tuned.items() if measurement.chosen == UNCOMPILED
             }
@@ -357,6 +358,33 @@ class ShapeCache:
         if program is None:
             program = self.compile_for(shapes, feed)
         return self._key(shapes, feed), program
+
+    def prepare(self, shapes: Shapes, feed: Mapping[str, Any]) -> tuple[str, ModelProgram, str]:
+        """Make the program that calls with these inputs run, also the one of shapes that recur; this is not counted as a call.
+
+        Returns the shapes as text, the program, and the reason why shapes that would recur are not compiled, or "".
+        """
+        refusal = ""
+        if self.decide(text_of(tuple(shapes.items())))[1] is NEW:
+            with self.compiled.turn(tuple(shapes.items())):
+                with self._lock:
+                    is_new = self.compiled.get(self._key(shapes, feed)) is None
+                    refusal = self._why_no_room() if is_new else ""
+                if is_new and not refusal:
+                    try:
+                        _compiled_in_background.add(self._compile(shapes, feed, in_background=True))
+                    except (NotSupportedError, OperationError) as error:
+                        refusal = str(error)
+                    memory.trim()  # compiling takes far more memory than its result
+        key, program = self.program_for(shapes, feed)
+        return text_of(key, [Argument.of(info) for info in self._model.proto.graph.input]), program, refusal
+
+    def keeps(self, program: ModelProgram) -> bool:
+        """Whether later calls find a program that `prepare` has returned."""
+        named = getattr(program, "named", None)
+        with self._lock:
+            is_named = named is not None and named in self._named
+            return program.is_open or is_named or any(model is program for _, model in self.compiled.items())
 
     def _key(self, shapes: Shapes, feed: Mapping[str, Any]) -> Key:
         values = ((name, feed[name].tobytes()) for name in sorted(self.deciding & feed.keys()))

@@ -40,7 +40,7 @@ def tune(
     """See `InferenceSession.tune`."""
     tuning.check_seconds(seconds)
     parts.check_alive()
-    combinations, feed = _shapes_to_tune(parts, shapes, inputs)
+    combinations, feed = combinations_of(parts, "tune", shapes, inputs)
     if parts.shape_cache.specialise == "never":  # some models must be compiled all the same
         is_compiled = all(parts.shape_cache.find_uncompiled(sizes) is None for sizes in combinations)
         require(is_compiled, f"tune: the session compiles nothing: {NEVER}")
@@ -53,22 +53,27 @@ def tune(
     return Tuning(tuple(measurements))
 
 
-def _shapes_to_tune(
-    parts: SessionParts, shapes: Sequence[Mapping[str, Sequence[int]]] | None, inputs: Mapping[str, Any] | None
+def combinations_of(
+    parts: SessionParts,
+    subject: str,
+    shapes: Sequence[Mapping[str, Sequence[int]]] | None,
+    inputs: Mapping[str, Any] | None,
 ) -> tuple[list[Shapes], Mapping[str, Any]]:
-    """The shapes to tune, and the checked inputs if the user has passed them."""
+    """The shapes that a method is for, and the checked inputs if the user has passed them; `subject` names the method."""
     cache = parts.shape_cache
-    require(shapes is None or inputs is None, "tune: shapes and inputs must not be given both")
+    require(shapes is None or inputs is None, f"{subject}: shapes and inputs must not be given both")
     if inputs is not None:
-        require(isinstance(inputs, Mapping), f"tune: inputs must map names to arrays, got {short_repr(inputs)}")
-        feed = parts.read_feed("tune: inputs", inputs)
+        require(isinstance(inputs, Mapping), f"{subject}: inputs must map names to arrays, got {short_repr(inputs)}")
+        feed = parts.read_feed(f"{subject}: inputs", inputs)
         return [{n: a.shape if isinstance(a, np.ndarray) else None for n, a in feed.items()}], feed
     if shapes is not None:
         is_list = isinstance(shapes, Sequence) and all(isinstance(item, Mapping) for item in shapes)
-        require(is_list, f"tune: shapes must be a list with a shape by name for each input, got {short_repr(shapes)}")
+        require(
+            is_list, f"{subject}: shapes must be a list with a shape by name for each input, got {short_repr(shapes)}"
+        )
         return [parts.shapes_of(item) for item in shapes], {}
     combinations: list[Shapes] = [parts.shapes_of({})] if parts.is_static else cache.shapes_in_use()
-    require(bool(combinations), "tune: no shapes are in use yet; run the model first, or pass shapes")
+    require(bool(combinations), f"{subject}: no shapes are in use yet; run the model first, or pass shapes")
     return combinations, {}
 
 
