@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -76,12 +77,40 @@ def test_run_and_info_take_saved_graphs(run: Callable[..., str], dynamic: Path, 
         assert text in info
 
 
+def test_sizes_of_random_inputs_of_saved_graphs(run: Callable[..., str], dynamic: Path, tmp_path: Path) -> None:
+    target = tmp_path / "model.opweave"
+    run("compile", dynamic, "-o", target, "--device", "cpu")
+    assert "[5, 3]" in run("run", target, "-i", "random", "--fix-shapes", "n=5", "--device", "cpu")
+    assert "Set their sizes: --fix-shapes n=SIZE" in run("info", target, "--device", "cpu")
+    profile = run("profile", target, "--fix-shapes", "n=5", "--repeat", 1, "--device", "cpu")
+    assert profile.startswith(f"loaded from {target}")
+    assert "sizes: n = 5" in profile
+    tuned = run("tune", target, "--shape", "n=2", "--shape", "n=3", "--seconds", 0, "--device", "reference")
+    assert "a graph of 3 operations, n = 2" in tuned
+    assert "a graph of 3 operations, n = 3" in tuned
+
+
+def test_bench_compares_back_ends_on_a_saved_graph(run: Callable[..., str], dynamic: Path, tmp_path: Path) -> None:
+    target = tmp_path / "model.opweave"
+    run("compile", dynamic, "-o", target, "--device", "cpu")
+    shown = run("bench", target, "--dynamic", "n=1,4", "--seconds", 0.05, "--engines", "auto,reference", "--json")
+    result = json.loads(shown)
+    assert [engine["engine"] for engine in result["engines"]] == ["auto", "reference"]
+    assert result["shapes"] == [{"x": [1, 4]}, {"x": [4, 4]}]
+    assert all(engine["difference"] < 1e-6 for engine in result["engines"])
+    target.write_bytes(target.read_bytes()[:300])
+    assert "the file is truncated" in run("bench", target, code=1)
+
+
 def test_compile_rejects_what_it_cannot_do(run: Callable[..., str], dynamic: Path, tmp_path: Path) -> None:
     target = tmp_path / "model.opweave"
     assert "must end in .opweave" in run("compile", dynamic, "-o", tmp_path / "model.bin", code=2)
     assert "needs a size for each of n, got m=3" in run("compile", dynamic, "-o", target, "--shapes", "m=3", code=2)
     run("compile", dynamic, "-o", target)
-    assert "--fix-shapes is for models" in run("run", target, "--fix-shapes", "n=2", code=2)
+    assert "--limit is for models" in run("run", target, "--limit", "nodes=2", code=2)
+    assert "no input or dimension 'm'" in run("run", target, "--fix-shapes", "m=2", code=2)
+    for command in (("diff", target), ("convert", target, tmp_path / "x.onnx"), ("deploy", target)):
+        assert "it is a saved graph of Opweave: MLContext.load" in run(*command, code=1)
     target.write_bytes(target.read_bytes()[:300])
     assert "the file is truncated" in run("run", target, "-i", "random", code=1)
 

@@ -10,7 +10,7 @@ import pytest
 from support.onnx import model, node
 
 import opweave as ow
-from opweave.onnx.session import shape_cache as shape_cache_module
+from opweave.onnx.session import symbolic
 from opweave.onnx.session.compiled import CompiledModel
 from opweave.onnx.session.shape_cache import ShapeCache
 
@@ -28,7 +28,7 @@ def product(rows: str | int = "n") -> Any:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was compiled, or loaded for all shapes, since the test has begun."""
     work: list[str] = []
-    init, load = CompiledModel.__init__, shape_cache_module.open_program
+    init, load = CompiledModel.__init__, symbolic.open_program
 
     def noted_init(self: Any, *args: Any, **kwargs: Any) -> None:
         work.append("compiled")
@@ -39,7 +39,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return load(*args)
 
     monkeypatch.setattr(CompiledModel, "__init__", noted_init)
-    monkeypatch.setattr(shape_cache_module, "open_program", noted_load)
+    monkeypatch.setattr("opweave.onnx.session.shape_cache.open_program", noted_load)
     return work
 
 

@@ -11,7 +11,19 @@ import typer
 
 from ..support.errors import OperationError
 from .common import Operations, PrecisionName, Verbose, app, console, errors
-from .models import Bounds, DeviceName, Inputs, Mean, ModelOrProgram, Seed, Sizes, Std, open_program, open_session
+from .models import (
+    Bounds,
+    DeviceName,
+    Inputs,
+    Mean,
+    ModelOrGraph,
+    Seed,
+    Sizes,
+    Std,
+    open_graph,
+    open_program,
+    open_session,
+)
 from .tune import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -23,7 +35,7 @@ RELATIVE = "relative to the largest number"
 
 @app.command()
 def bench(
-    model: ModelOrProgram,
+    model: ModelOrGraph,
     inputs: Inputs = None,
     engines: Annotated[
         str | None,
@@ -67,12 +79,14 @@ def bench(
     was measured until then.
 
     A .pt2 file is compared with eager PyTorch; auto is what from_torch makes of it. Dynamic dimensions have the sizes
-    of the arguments that the program was exported with.
+    of the arguments that the program was exported with. An .opweave file is compared on the back ends alone: auto is what
+    MLContext.load makes of it in a context with defaults.
     """
     from rich.progress import Progress
 
     from ..onnx.session.parts import parts_of
     from .engines import BASE_LINE, PROGRAM_BASE_LINE, Job, Result, engines as find_engines, measure, verdict
+    from .graphs import is_saved_graph
     from .inputs import assumption, limits, numbers, shapes_in_turn, sizes
     from .programs import is_program
 
@@ -80,6 +94,8 @@ def bench(
     options = {"fix_shapes": sizes(fix_shapes or []), "limits": limits(limit or [])}
     if is_program(model):
         base_line, arguments, fixed = PROGRAM_BASE_LINE, open_program(model, fix_shapes, limit).inputs, dict[str, int]()
+    elif is_saved_graph(model):
+        base_line, arguments, fixed = "", open_graph(model, fix_shapes, limit, "cpu").inputs, dict[str, int]()
     else:
         parts = parts_of(open_session(model, fix_shapes, limit, "cpu"))
         base_line, arguments, fixed = BASE_LINE, parts.inputs, parts.sizes_by_name()
@@ -100,8 +116,9 @@ def bench(
             errors.print("interrupted before an engine was measured")
             raise typer.Exit(INTERRUPTED)
     elif not any(result.turns for result in results if result.engine.name != base_line):
-        reasons = dict.fromkeys(result.reason for result in results[1:] if result.reason)
-        kinds = {result.error for result in results[1:] if result.reason}
+        own = [result for result in results if result.engine.name != base_line]
+        reasons = dict.fromkeys(result.reason for result in own if result.reason)
+        kinds = {result.error for result in own if result.reason}
         kind = kinds.pop() if len(kinds) == 1 else OperationError
         raise kind(f"no engine runs the model: {'; '.join(reasons)}{'. ' if advice else ''}{advice}")
     first = next(result for result in results if result.turns)

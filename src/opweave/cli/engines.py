@@ -183,7 +183,7 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 def engines(
     wanted: Sequence[str] | None, device_name: str | None = None, base_line: str = BASE_LINE
 ) -> list[EngineRow]:
-    """The engines to compare, the base line first; `auto` on the device of a session, or on `device_name`.
+    """The engines to compare, the base line first, if it has a name; `auto` on a session's device, or on `device_name`.
 
     `wanted` are names of back ends, of devices, or "auto"; None leaves out software in place of hardware, which is slow, and
     other devices than `device_name`.
@@ -204,7 +204,7 @@ def engines(
         if unknown := [name for name in wanted if name not in choices]:
             raise NotSupportedError(f"there is no engine {unknown[0]!r} here; there are {', '.join(sorted(choices))}")
         candidates = [engine for engine in candidates if engine.name != AUTO or AUTO in wanted]
-    return [EngineRow(base_line), *candidates]
+    return [EngineRow(base_line), *candidates] if base_line else candidates
 
 
 def order(count: int) -> list[int]:
@@ -363,6 +363,7 @@ def _prepare(engine: EngineRow, job: Job) -> tuple[Run, Choices]:
         return lambda feed: list(itself.run(None, feed)), dict
     from ..context.context import ml
     from ..onnx.session.session import InferenceSession
+    from .graphs import GraphSession, is_saved_graph
     from .programs import ProgramSession, is_program
 
     declare(job.operations)
@@ -372,6 +373,10 @@ def _prepare(engine: EngineRow, job: Job) -> tuple[Run, Choices]:
             Path(job.model), {}, device=device, backend=backend, precision=job.precision, threads=job.threads
         )
         return lambda feed: program.run(None, feed), dict
+    if is_saved_graph(Path(job.model)):
+        options = {"device": device, "backend": backend, "precision": job.precision, "threads": job.threads}
+        graph = GraphSession(Path(job.model), {}, **options)
+        return lambda feed: graph.run(None, feed), dict
     context = ml.create_context(device=device, backend=backend, precision=job.precision, threads=job.threads)  # type: ignore[arg-type]
     session_options = dict(job.options)
     if engine.name != AUTO:  # "auto" keeps the defaults of sessions

@@ -18,6 +18,7 @@ from ..onnx.model.protobuf import TypeProto
 from ..onnx.model.tables import ELEMENT_TYPES
 from ..support.formatting import size
 from .common import BadParameter, Operations, PrecisionName, Verbose, app, console
+from .inputs import with_sizes
 from .models import Bounds, DeviceName, ModelOrProgram, Sizes, open_program
 
 SUFFIX = ".opweave"
@@ -33,11 +34,17 @@ def is_saved_graph(model: Path) -> bool:
 
 
 class GraphSession:
-    """A saved graph, with the methods of a session that commands call. Commands trust no file that others have written."""
+    """A saved graph, with the methods of a session that commands call. Commands trust no file that others have written.
 
-    def __init__(self, model: Path, **options: Any) -> None:
+    Args:
+        model: the file.
+        fixed: sizes of dimensions for inputs that are not given, as `--fix-shapes` has them.
+        options: of the context.
+    """
+
+    def __init__(self, model: Path, fixed: Mapping[str, int | list[int]], **options: Any) -> None:
         self.context: MLContext = ml.create_context(**options)
-        self._model = model
+        self._model, self._fixed = model, fixed
 
     @cached_property
     def graph(self) -> MLGraph:
@@ -47,7 +54,8 @@ class GraphSession:
     @cached_property
     def inputs(self) -> list[Argument]:
         """The inputs of the graph."""
-        return [_argument(name, desc) for name, desc in self.graph.inputs.items()]
+        arguments = [_argument(name, desc) for name, desc in self.graph.inputs.items()]
+        return with_sizes(arguments, self._fixed, "--fix-shapes") if self._fixed else arguments
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs of the graph."""

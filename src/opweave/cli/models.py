@@ -27,6 +27,7 @@ ModelFile = Annotated[Path, typer.Argument(help="An .onnx file.")]
 ModelOrProgram = Annotated[
     Path, typer.Argument(help="An .onnx file, or a .pt2 file that `torch.export.save` wrote, which needs PyTorch.")
 ]
+ModelFileOrGraph = Annotated[Path, typer.Argument(help="An .onnx file, or an .opweave file of `opweave compile`.")]
 ModelOrGraph = Annotated[
     Path,
     typer.Argument(
@@ -119,11 +120,11 @@ def open_graph(
 ) -> GraphSession:
     """Open a saved graph, with the options of the command line."""
     from .graphs import GraphSession
+    from .inputs import sizes
 
-    for option, value in {"--fix-shapes": fixed, "--limit": limit}.items():
-        if value:
-            raise BadParameter(f"{option} is for models, and {model.name} is a saved graph")
-    return GraphSession(model, device=device, precision=precision, threads=threads)
+    if limit:
+        raise BadParameter(f"--limit is for models, and {model.name} is a saved graph")
+    return GraphSession(model, sizes(fixed or []), device=device, precision=precision, threads=threads)
 
 
 def open_program(
@@ -392,7 +393,7 @@ def _info_of_graph(session: GraphSession, draw: Path | None) -> None:
     _print_ends(session)
     _print_operators(session.operators())
     console.print(f"\nwhat runs where, compiled for {text_of(tuple(session.shapes().items()))}", style="bold")
-    if assumed := assumption(session.inputs).partition(" Set ")[0]:
+    if assumed := assumption(session.inputs):
         console.print(f"  {assumed}", soft_wrap=True)
     for place, times in placements.most_common():
         console.print(f"  {count_of(times, 'operation')} {place}", soft_wrap=True)

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .common import Operations, PrecisionName, Verbose, app, console, errors
-from .models import Bounds, DeviceName, Inputs, Mean, ModelFile, Seed, Sizes, Std, open_session, print_choice
+from .models import (
+    Bounds,
+    DeviceName,
+    Inputs,
+    Mean,
+    ModelFileOrGraph,
+    Seed,
+    Sizes,
+    Std,
+    open_graph,
+    open_session,
+    print_choice,
+)
+
+if TYPE_CHECKING:
+    from ..run.profile import Profile
 
 
 @app.command()
 def profile(
-    model: ModelFile,
+    model: ModelFileOrGraph,
     inputs: Inputs = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Number of runs to measure.")] = 10,
     detail: Annotated[
@@ -53,20 +69,34 @@ def profile(
     from ..onnx.session.parts import parts_of
     from ..run.timeline import check_trace
     from ..support.progress import report_work
+    from .graphs import is_saved_graph
     from .inputs import assumption, explain_assumption, gather, numbers
 
     if trace is not None:
         check_trace(trace)  # before the measurement, which may take minutes
-    session = open_session(model, fix_shapes, limit, device, precision, threads)
-    arguments = parts_of(session).inputs
+    measure: Callable[..., Profile]
+    if is_saved_graph(model):
+        saved = open_graph(model, fix_shapes, limit, device, precision, threads)
+        arguments, measure = saved.inputs, saved.graph.profile
+
+        def describe() -> None:
+            console.print(saved.origin(), soft_wrap=True)
+
+    else:
+        session = open_session(model, fix_shapes, limit, device, precision, threads)
+        arguments, measure = parts_of(session).inputs, session.profile
+
+        def describe() -> None:
+            print_choice(session, fix_shapes, lambda: open_session(model, None, limit, device, precision, threads))
+
     feed = gather(arguments, [*(inputs or []), "random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
     assumed = [a for a in arguments if np.shape(feed[a.name]) == a.assumed_shape()]
     with explain_assumption(assumed) if assumed else nullcontext(), report_work(f"measuring {model.name}"):
-        measured = session.profile(feed, repeat=repeat, detail=detail)
+        measured = measure(feed, repeat=repeat, detail=detail)
     if as_json:
         console.print(json.dumps(measured.to_dict(), indent=2), soft_wrap=True)
     else:
-        print_choice(session, fix_shapes, lambda: open_session(model, None, limit, device, precision, threads))
+        describe()
         console.print(f"\n{measured}", soft_wrap=True)
     output = errors if as_json else console
     if advice := assumption(assumed):

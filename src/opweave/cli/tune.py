@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .common import BadParameter, Operations, Verbose, app, console, errors
-from .models import Bounds, DeviceName, Sizes, open_session, print_choice
+from .models import Bounds, DeviceName, Sizes, open_graph, open_session, print_choice
 
 if TYPE_CHECKING:
     from ..compile.engines import Measurement
     from ..onnx.session.session import InferenceSession
+    from .graphs import GraphSession
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
@@ -22,7 +23,9 @@ INTERRUPTED = 130
 
 @app.command()
 def tune(
-    model: Annotated[Path | None, typer.Argument(help="An .onnx file.")] = None,
+    model: Annotated[
+        Path | None, typer.Argument(help="An .onnx file, or an .opweave file of `opweave compile`.")
+    ] = None,
     shape: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,8 +69,12 @@ def tune(
         return
     from ..compile.engines import find
     from ..onnx.session.parts import parts_of
+    from .graphs import is_saved_graph
     from .inputs import explain_assumption, shapes_of, sizes
 
+    if is_saved_graph(model):
+        _tune_graph(open_graph(model, fix_shapes, limit, device), shape or [], seconds)
+        return
     session = open_session(model, fix_shapes, limit, device)
     inputs, cache = parts_of(session).inputs, parts_of(session).shape_cache
     shape_choices = [shapes_of("--shape", inputs, sizes(_parts(text))) for text in shape or []] or [
@@ -99,6 +106,33 @@ def tune(
     if len(cache.ways) == 1:
         for advice in _other_engines(session):
             console.print(advice, soft_wrap=True)
+
+
+def _tune_graph(session: GraphSession, shape: list[str], seconds: float) -> None:
+    """`tune` of a saved graph."""
+    import numpy as np
+
+    from .inputs import explain_assumption, shapes_of, sizes
+
+    generator, inputs = np.random.default_rng(0), session.inputs
+    measurements: list[Measurement] = []
+    try:
+        for text in shape or [""]:
+            shapes = shapes_of("--shape", inputs, sizes(_parts(text)) if text else {})
+            feed = {argument.name: argument.random(tuple(shapes[argument.name]), generator, 2) for argument in inputs}
+            with explain_assumption(inputs):
+                measurements += session.graph.tune(feed, seconds=seconds).measurements
+    except KeyboardInterrupt:
+        _print(measurements)
+        errors.print("interrupted; what the table shows is kept")
+        raise typer.Exit(INTERRUPTED) from None
+    _print(measurements)
+    if kept := [measurement for measurement in measurements if measurement.is_kept]:
+        console.print(
+            "takes effect in equal graphs that are built or loaded from now on, if their context names no back end; on "
+            f"{kept[0].machine}; with {kept[0].versions}",
+            soft_wrap=True,
+        )
 
 
 def _parts(text: str) -> list[str]:

@@ -35,10 +35,14 @@ _OTHER_FORMATS = {
 }
 """First bytes of files that are mistaken for ONNX models -> explanation."""
 
+_SAVED_GRAPH = b'{"__metadata__":{"format":"opweave"'
+
 
 def other_format(data: bytes | memoryview) -> str:
     """Explain a file that is not an ONNX model, by its first bytes; empty if the format is unknown."""
-    head = bytes(data[:32])
+    head = bytes(data[:64])
+    if head[8:].startswith(_SAVED_GRAPH):  # behind the length of the header
+        return "it is a saved graph of Opweave: MLContext.load, or `opweave run`, info, bench, profile and tune take it"
     return next((hint for start, hint in _OTHER_FORMATS.items() if head.lower().startswith(start.lower())), "")
 
 
