@@ -6,6 +6,7 @@ import json
 import random
 import tempfile
 from collections.abc import Callable
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def change_json(rng: random.Random, value: Any) -> None:
-    """Change, remove, repeat or swap values somewhere inside."""
+    """Change, remove, repeat or swap values somewhere inside. New values are copies, which later changes may change, too."""
     for _ in range(rng.choice([1, 1, 1, 2, 5])):
         inside = places(value)
         if not inside:
@@ -125,9 +126,9 @@ def change_json(rng: random.Random, value: Any) -> None:
         other, other_key = rng.choice(inside)
         match rng.randrange(6):
             case 0 | 1:
-                container[key] = rng.choice(NUMBERS if isinstance(container[key], int) else OTHERS)
+                container[key] = deepcopy(rng.choice(NUMBERS if isinstance(container[key], int) else OTHERS))
             case 2:
-                container[key] = rng.choice(NUMBERS + OTHERS)
+                container[key] = deepcopy(rng.choice(NUMBERS + OTHERS))
             case 3:
                 del container[key]
             case 4:

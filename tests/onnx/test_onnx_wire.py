@@ -295,6 +295,27 @@ def test_session_rejects_rewritten_file(tmp_path: Path) -> None:
     assert session.run(None, {"x": two})[0][1].tolist() == pytest.approx(first[0].tolist(), rel=1e-3, abs=1e-3)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no time of the last change")
+def test_session_rejects_file_that_was_written_and_whose_time_was_set_back(tmp_path: Path) -> None:
+    path = written(tmp_path, product(rows="n"))
+    session = ow.InferenceSession(path, specialise="always")
+    one, two, three = (np.ones((rows, 1024), np.float32) for rows in (1, 2, 3))
+    session.run(None, {"x": one})
+    before = path.stat()
+    path.chmod(0o600)
+    os.link(path, tmp_path / "other.onnx")
+    session.run(None, {"x": two})  # neither changes what is in the file
+    session = ow.InferenceSession(path, specialise="always")
+    session.run(None, {"x": one})
+    with path.open("r+b") as file:
+        file.seek(before.st_size // 2)
+        file.write(b"\1")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_mtime_ns, path.stat().st_size) == (before.st_mtime_ns, before.st_size)
+    with pytest.raises(ow.DataError, match=r"model\.onnx has changed since the model was read"):
+        session.run(None, {"x": three})
+
+
 SCRIPT = """
 import sys
 import numpy as np

@@ -13,8 +13,8 @@ from threading import RLock, Thread
 from typing import TYPE_CHECKING
 
 from ..support import settings
+from ..support.compilations import statistics as statistics
 from ..support.errors import MLError
-from ..support.records import record
 
 if TYPE_CHECKING:
     from ..run.program import Program
@@ -26,36 +26,6 @@ MAX_WAIT_SECONDS = 2.0
 """Longest wait for the process to become idle before a recurring graph is compiled anyway."""
 
 VARIABLE = "OPWEAVE_COMPILE"
-
-
-@record(frozen=False, eq=True, slots=False)
-class CompileStatistics:
-    """Counters since the start, or the last `reset`.
-
-    Attributes:
-        graphs: reads that ran a compiled graph.
-        operations: operations that ran on their own.
-        compiled: graphs that were compiled.
-        specialised: graphs that were compiled again with recurring inputs as constants.
-        refused: graphs that the engine could not compile as a whole; they run one operation at a time.
-        values: results that were written to an array, because they were read or may be read later.
-        dropped: results that were not written to an array, because nothing referred to them any more.
-    """
-
-    graphs: int = 0
-    operations: int = 0
-    compiled: int = 0
-    specialised: int = 0
-    refused: int = 0
-    values: int = 0
-    dropped: int = 0
-
-    def reset(self) -> None:
-        """Set all counters to zero."""
-        self.__init__()  # type: ignore[misc]
-
-
-statistics = CompileStatistics()
 
 
 def _compiles_at_first() -> bool:

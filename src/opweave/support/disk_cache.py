@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 from weakref import ref
 
 from . import settings
+from .compilations import statistics
 from .errors import ValidationError
 from .records import record
 from .tuned import TUNING as TUNING, cache_place
@@ -97,9 +98,12 @@ def limit() -> int:
 def load_or_make(key: str, make: Callable[[], bytes]) -> bytes:
     """Read the compiled expression of a key from the cache, or make it and store it."""
     data = load(key, "o")
-    if data is None:
-        data = make()
-        store(key, "o", data)
+    if data is not None:
+        statistics.code_loaded += 1
+        return data
+    data = make()
+    statistics.code_compiled += 1
+    store(key, "o", data)
     return data
 
 

@@ -23,6 +23,7 @@ from weakref import WeakSet, WeakValueDictionary
 from ...expr.gpu import CompiledText, GpuKernel
 from ...expr.gpu.cuda import OPTIONS, USER_OPTIONS
 from ...support import disk_cache
+from ...support.compilations import statistics
 from ...support.errors import OperationError
 from ...support.processors import processors
 from . import fork_server, nvrtc, servers
@@ -171,11 +172,13 @@ _jobs = _Jobs()
 def _compile(kernel: GpuKernel, architecture: str, key: str) -> CompiledText:
     data = disk_cache.load(key, KIND)
     if data is not None:
+        statistics.code_loaded += 1
         return _unpack(data)
     result = COMPILERS[kernel.compiler].result(kernel, architecture, _jobs.niceness(kernel))
     if isinstance(result, str):
         raise OperationError(explain_log(kernel, result))
     compiled = CompiledText(**{"entry_point": kernel.entry_point, "invocations": kernel.block, **result})
+    statistics.code_compiled += 1
     disk_cache.store(key, KIND, _pack(compiled))
     return compiled
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 LARGE_BYTES = 2**20
 """Models of this size or more are parsed without their weights, and their files are mapped into memory."""
 
+WRITTEN = 4
+"""Items of the state of a file that writing changes: device, inode, size, and time of modification."""
+
 LEAST_BYTES = 1024
 """Weights of this size or more are then replaced by references (`wire`)."""
 
@@ -25,7 +28,7 @@ LEAST_BYTES = 1024
 class Contents:
     """The bytes of a file or of the user's object; a large file is mapped into memory.
 
-    `state` is the device, inode, size and time of the file when it was mapped.
+    `state` is that of the file when it was mapped: device, inode, size, times, mode, links and owner.
     """
 
     data: memoryview
@@ -55,12 +58,17 @@ class Contents:
         return is_mapped_or_bytes(self.data.obj)
 
     def check_unchanged(self) -> None:
-        """Raise `DataError` if a mapped file was written since. Replacing or deleting a file does not change its mapping."""
+        """Raise `DataError` if a mapped file was written since, also if its time was set back.
+
+        Replacing or deleting a file does not change its mapping.
+        """
+        if self.path is None:
+            return
         try:
-            state = _state(os.stat(self.path)) if self.path is not None else ()
+            state = _state(os.stat(self.path))
         except OSError:
             return
-        if state[:2] == self.state[:2] and state != self.state:
+        if state[:2] == self.state[:2] and (state[:WRITTEN] != self.state[:WRITTEN] or _is_written(self.state, state)):
             raise DataError(
                 f"{self.path} has changed since the model was read: it must not, as its weights are read again"
             )
@@ -76,7 +84,15 @@ class Contents:
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    written = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    # Windows has the time of creation there.
+    changed = 0 if os.name == "nt" else status.st_ctime_ns
+    return *written, changed, status.st_mode, status.st_nlink, status.st_uid, status.st_gid
+
+
+def _is_written(before: tuple[int, ...], now: tuple[int, ...]) -> bool:
+    """Whether a file was changed other than in its mode, links or owner: nobody can set the time of the last change back."""
+    return before[WRITTEN] != now[WRITTEN] and before[WRITTEN + 1 :] == now[WRITTEN + 1 :]
 
 
 def _open_regular(path: str | Path) -> BinaryIO:
