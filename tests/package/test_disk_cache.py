@@ -154,7 +154,8 @@ def test_cache_commands_list_and_clear(folder: Path) -> None:
         ["tuning", "2.0", "KiB", "0", "minutes", "ago"],
         ["compiled", "expression", "132", "B", "3", "hours", "ago"],
     ]
-    assert lines[3].startswith("2 files, 2.1 KiB of 256.0 MiB in ")
+    assert lines[3:5] == ["compiled expression: 1 file, 132 B", "tuning: 1 file, 2.0 KiB"]
+    assert lines[5].startswith("2 files, 2.1 KiB of 256.0 MiB in ")
     found = Measurement("m.onnx", "x [2]", "onnxruntime", {}, {}, 3, "a processor", "opweave 0")
     data = json.dumps({"format": 1, "measured": [asdict(found), asdict(replace(found, subject="x [3]"))]}).encode()
     disk_cache.store(KEYS[1], "tuning", data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 import opweave as ow
+from opweave import cli
+from opweave.saved.keyed import KeyedGraphs
 from opweave.support import disk_cache
 
 
@@ -143,6 +146,40 @@ def test_save_graph_deletes_what_ended_processes_left(cache: Path) -> None:
     assert not old.exists()
     assert new.exists()  # another process may be writing it now
     assert context.list_graphs() == ["a", "b"]
+
+
+def test_cache_commands_show_and_delete_graphs(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["opweave", "cache", *arguments])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        assert not left.value.code
+        return capsys.readouterr().out
+
+    context = draft_context()
+    page = KeyedGraphs(context, "http://localhost:5173")
+    assert "graph" not in run("list")
+    context.save_graph("b", scaled(context, 1))
+    context.save_graph("[red]a", scaled(context, 1))
+    page.save("b", scaled(context, 1))
+    disk_cache.store("0" * 64, "o", bytes(2000))
+    disk_cache.store("1" * 64, "o", bytes(2000))
+    shown = run("list")
+    for line in (
+        r"compiled expression: 2 files, 4\.0 KiB",
+        r"2 files, 4\.0 KiB of 256\.0 MiB in ",
+        r"'\[red\]a' +programs +\d",
+        r"'b' +programs +\d",
+        r"'b' +a web page +\d",
+        r"3 graphs, .* KiB of 4\.0 GiB",
+    ):
+        assert re.search(line, shown), (line, shown)
+    assert run("clear") == "deleted 2 files, 4.0 KiB\n"
+    assert context.list_graphs() == ["[red]a", "b"]
+    assert "deleted 3 graphs, " in run("clear", "--graphs")
+    assert context.list_graphs() == page.keys() == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")

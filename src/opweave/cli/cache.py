@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from ..support import disk_cache
 from ..support.formatting import size
-from ..support.names import count_of
+from ..support.names import count_of, short_repr
 from .common import Verbose, app, console
+
+if TYPE_CHECKING:
+    from ..saved.keyed import KeptGraph
 
 cache = typer.Typer(help="The cache on disk: compiled expressions, and results of tuning.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
@@ -19,8 +24,12 @@ app.add_typer(cache, name="cache")
 
 @cache.command("list")
 def list_(verbose: Verbose = False) -> None:
-    """List the files of the cache with their sizes and ages, the most recently used first."""
+    """List the files of the cache with their sizes and ages, the most recently used first, and sums by kind.
+
+    Below are the graphs that save_graph has kept by key, and those of web pages on `opweave serve --drafts`.
+    """
     from ..compile import engines
+    from ..saved.keyed import bytes_limit, kept_graphs
 
     entries = disk_cache.entries()
     table = Table("file", "what", "size", "last used", box=None, header_style="bold")
@@ -33,17 +42,41 @@ def list_(verbose: Verbose = False) -> None:
     if entries:
         console.print(table)
     place = disk_cache.directory() or "no directory: this user has none"
+    for kind in dict.fromkeys(entry.kind for entry in sorted(entries, key=lambda entry: entry.kind)):
+        console.print(f"{kind}: {_total([entry for entry in entries if entry.kind == kind])}", soft_wrap=True)
     console.print(f"{_total(entries)} of {size(disk_cache.limit())} in {place}", soft_wrap=True)
+    if not (graphs := kept_graphs()):
+        return
+    table = Table("graph", "of", "size", box=None, header_style="bold")
+    for graph in graphs:
+        key = Text(short_repr(graph.key) if graph.key else "damaged")
+        table.add_row(key, "a web page" if graph.is_of_page else "programs", size(graph.bytes))
+    console.print()
+    console.print(table)
+    console.print(f"{_total_of_graphs(graphs)} of {size(bytes_limit())}", soft_wrap=True)
 
 
 @cache.command()
-def clear(verbose: Verbose = False) -> None:
+def clear(
+    graphs: Annotated[
+        bool, typer.Option("--graphs", help="Delete the graphs that are kept by key, too, also those of web pages.")
+    ] = False,
+    verbose: Verbose = False,
+) -> None:
     """Delete all files of the cache. Expressions are compiled again when needed; results of tuning are lost."""
     console.print(f"deleted {_total(disk_cache.clear())}")
+    if graphs:
+        from ..saved.keyed import clear_graphs
+
+        console.print(f"deleted {_total_of_graphs(clear_graphs())}")
 
 
 def _total(entries: Sequence[disk_cache.Entry]) -> str:
     return f"{count_of(len(entries), 'file')}, {size(sum(entry.bytes for entry in entries))}"
+
+
+def _total_of_graphs(graphs: Sequence[KeptGraph]) -> str:
+    return f"{count_of(len(graphs), 'graph')}, {size(sum(graph.bytes for graph in graphs))}"
 
 
 def _age(seconds: float) -> str:

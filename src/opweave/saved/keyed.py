@@ -85,7 +85,7 @@ class KeyedGraphs:
     def _check_room(self, key: str, path: Path, new: int) -> None:
         """Require that a graph of `new` bytes fits beside all others."""
         all_bytes = sum(_size(file) for file in _all_files() if file != path)
-        limit = settings.number(LIMIT_VARIABLE, DEFAULT_LIMIT, least=0, subject="a number of bytes")
+        limit = bytes_limit()
         taken, rule = all_bytes, f"${LIMIT_VARIABLE} sets the limit"
         if self._limits is not None:
             others = [file for file in self._files() if file != path]
@@ -108,11 +108,7 @@ class KeyedGraphs:
 
     def keys(self) -> list[str]:
         """The keys of all graphs, sorted."""
-        keys: list[str] = []
-        for file in self._files():
-            with suppress(MLError, UnicodeError):  # another process deletes it now, or it is damaged
-                keys.append(Container.open(file).section(KEY).tobytes().decode())
-        return sorted(keys)
+        return sorted(filter(None, map(_key_of, self._files())))
 
     def delete(self, key: str) -> None:
         """Delete a graph, if there is one; see `MLContext.delete_graph`."""
@@ -152,6 +148,44 @@ def _delete_remains(folder: Path) -> None:
         with suppress(OSError):
             if time.time() - file.stat().st_mtime > disk_cache.STALE_SECONDS:
                 file.unlink()
+
+
+@record
+class KeptGraph:
+    """A graph of this user: its key, "" if the file is damaged; of a program, or of the pages of an origin."""
+
+    path: Path
+    key: str
+    bytes: int
+    is_of_page: bool
+
+
+def kept_graphs() -> list[KeptGraph]:
+    """The graphs of programs and of all origins, by key."""
+    graphs = [KeptGraph(file, _key_of(file), _size(file), file.parent.name != FOLDER) for file in _all_files()]
+    return sorted(graphs, key=lambda graph: (graph.is_of_page, graph.key))
+
+
+def clear_graphs() -> list[KeptGraph]:
+    """Delete the graphs of programs and of all origins, and return them."""
+    graphs = kept_graphs()
+    for graph in graphs:
+        with suppress(OSError):
+            graph.path.unlink()
+            if graph.is_of_page:
+                graph.path.parent.rmdir()
+    return graphs
+
+
+def bytes_limit() -> int:
+    """The most bytes that all graphs may take: `$OPWEAVE_GRAPHS_BYTES`."""
+    return settings.number(LIMIT_VARIABLE, DEFAULT_LIMIT, least=0, subject="a number of bytes")
+
+
+def _key_of(file: Path) -> str:
+    with suppress(MLError, UnicodeError):  # another process deletes it now, or it is damaged
+        return Container.open(file).section(KEY).tobytes().decode()
+    return ""
 
 
 def _all_files() -> list[Path]:
