@@ -59,6 +59,20 @@ def test_compile_keeps_dynamic_dimensions(run: Callable[..., str], dynamic: Path
     np.testing.assert_allclose(context.compute(graph, {"x": x})["y"], wanted, rtol=1e-6)
 
 
+def test_compile_converts_for_shapes(run: Callable[..., str], tmp_path: Path) -> None:
+    """Whether the last window begins behind the input depends on the size."""
+    path, target = tmp_path / "pooling.onnx", tmp_path / "model.opweave"
+    nodes = [node("MaxPool", "x", "y", kernel_shape=[1], strides=[2], ceil_mode=1)]
+    onnx.save(make_model(nodes, {"x": "float32[1, 3, n]"}, {"y": "float32[1, 3, half]"}), path)
+    assert "or --shapes on the command line" in run("compile", path, "-o", target, "--device", "cpu", code=1)
+    run("compile", path, "-o", target, "--shapes", "n=6", "--shapes", "n=7", "--device", "cpu")
+    context = ow.ml.create_context(device="cpu")
+    graph = context.load(target)
+    for size in (8, 13):
+        x = np.random.default_rng(0).normal(size=(1, 3, size)).astype("float32")
+        np.testing.assert_array_equal(context.compute(graph, {"x": x})["y"], x[:, :, ::2])
+
+
 def test_compile_fixes_shapes(run: Callable[..., str], dynamic: Path, tmp_path: Path) -> None:
     target = tmp_path / "model.opweave"
     assert "(x: float32[2, 4])" in run("compile", dynamic, "-o", target, "--fix-shapes", "n=2", "--device", "cpu")

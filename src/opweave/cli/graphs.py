@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -130,22 +130,36 @@ def compile(
     if is_program(model):
         graph = open_program(model, fix_shapes, limit, device, precision).compiled.graph
     else:
-        from ..onnx.session.load import load
+        from ..onnx.model.model import Model
+        from ..onnx.session.load import arguments_of, convert
 
         context = ml.create_context(device=device, precision=precision, drafts=True)  # type: ignore[arg-type]
-        graph = load(model, context, fix_shapes=sizes(fix_shapes or []), limits=limits(limit or []))
+        source = Model.load(model, limits(limit or []))
+        arguments = arguments_of(source, sizes(fix_shapes or []))
+        combinations = [_shapes_of(arguments, text) for text in shapes or []]
+        graph = convert(source, context, arguments, takes_names=True, combinations=combinations)
     for text in shapes or []:
         state_of(graph).version_for("compile", _shapes_for(graph, text))
     graph.save(output)
     console.print(f"wrote {output}, {size(output.stat().st_size)}: {graph!r}", soft_wrap=True)
 
 
+def _shapes_of(arguments: Sequence[Argument], text: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of the inputs of a model for sizes as in `batch=1,length=64`."""
+    from ..onnx.session.load import named_shape
+
+    return _shapes_at({a.name: named_shape(a) for a in arguments if a.dims is not None}, text)
+
+
 def _shapes_for(graph: MLGraph, text: str) -> dict[str, tuple[int, ...]]:
-    """The shapes of inputs for sizes as in `batch=1,length=64`."""
+    """The shapes of the inputs of a graph for sizes as in `batch=1,length=64`."""
+    return _shapes_at({name: desc.shape for name, desc in graph.inputs.items()}, text)
+
+
+def _shapes_at(shapes: Mapping[str, tuple[Any, ...]], text: str) -> dict[str, tuple[int, ...]]:
     from .inputs import sizes
 
     named: dict[str, Any] = dict(sizes(text.split(",")))
-    shapes: dict[str, tuple[Any, ...]] = {name: desc.shape for name, desc in graph.inputs.items()}
     names = {item.name for shape in shapes.values() for item in shape if isinstance(item, Size)}
     if names != named.keys():
         raise BadParameter(f"--shapes needs a size for each of {', '.join(sorted(names)) or 'no names'}, got {text}")

@@ -24,10 +24,12 @@ from ..support.names import count_of, printable, short_repr
 from ..support.progress import report_work
 from .context import MLContext
 from .graph import MLGraph, state_of
+from .graph_state import GraphVariant
 from .tensor import MLTensor
 from .tensors import awaitable, check_alive, own_memory, state_of as context_state
 
 if TYPE_CHECKING:
+    from ..core.guards import Guards
     from ..run.program import Program
 
 Fallback = Literal["auto", "error"]
@@ -319,9 +321,7 @@ class MLGraphBuilder(Operations):
                 check_sizes(graph)
             except ValidationError as error:
                 raise ValidationError(f"build: {error}") from None
-        self._built = True
-        context = self.context
-        self._context = ref(context)  # operands and builder form a cycle, and stay until a garbage collection
+        context = _close(self)
         if self.has_names:
             return MLGraph(context, graph, partial(_compile, self._context, fuse, fallback), fuse)
         program = _compile(self._context, fuse, fallback, graph)
@@ -339,6 +339,62 @@ class NamedBuilder(MLGraphBuilder):
     def __init__(self, context: MLContext) -> None:
         super().__init__(context)
         self._takes_drafts = self.takes_empty = self.takes_all_types = True
+
+
+def build_variants(variants: Sequence[tuple[Mapping[str, MLOperand], Guards]], fuse: bool = True) -> MLGraph:
+    """Make a graph of several: one for each combination of answers to comparisons of sizes.
+
+    Args:
+        variants: the outputs of new builders whose inputs have the same names, data types and shapes, and the answers for
+            which the operations are valid. A run takes the first one whose answers are those for its sizes.
+        fuse: as for `MLGraphBuilder.build`.
+
+    Raises:
+        ValidationError: the variants have other inputs or outputs than the first one, or a size is no size of the inputs.
+
+    >>> import numpy as np, opweave as ow
+    >>> from opweave.core.guards import Guards
+    >>> context, n, variants = ow.ml.create_context(device="reference"), ow.Size("n"), []
+    >>> for count in 4, 5:
+    ...     builder, guards = NamedBuilder(context), Guards({"n": count})
+    ...     x = builder.input("x", "float32", [n])
+    ...     with guards.deciding():
+    ...         variants.append(({"y": x.neg() if n % 2 == 0 else x.relu()}, guards))
+    >>> graph = build_variants(variants)
+    >>> [context.compute(graph, {"x": np.float32([-1] * count)})["y"][0].item() for count in (6, 7)]
+    [1.0, 0.0]
+    """
+    from ..core.specialise import check_sizes
+
+    is_output = all(
+        outputs and all(operand.node is not None for operand in outputs.values()) for outputs, _ in variants
+    )
+    require(len(variants) > 0 and is_output, "outputs must be results of operations, one at least")
+    graphs = [Graph.reaching(outputs) for outputs, _ in variants]
+    first = graphs[0]
+    for graph in graphs:
+        check_sizes(graph)
+        is_same = [*graph.inputs] == [*first.inputs] and [*graph.outputs] == [*first.outputs]
+        for name in first.inputs if is_same else ():
+            is_same &= graph.inputs[name].desc == first.inputs[name].desc
+        for name in first.outputs if is_same else ():
+            one, other = graph.outputs[name].desc, first.outputs[name].desc
+            is_same &= one.data_type == other.data_type and one.rank == other.rank
+        require(is_same, "inputs and outputs must be the same for all sizes")
+    builders: list[Any] = [next(iter(outputs.values())).builder for outputs, _ in variants]
+    context = builders[0].context
+    for builder in builders:
+        _close(builder)
+    guarded = [GraphVariant(graph, guards) for graph, (_, guards) in zip(graphs, variants, strict=True)]
+    return MLGraph(context, first, partial(_compile, ref(context), fuse, "auto"), fuse, guarded)
+
+
+def _close(builder: MLGraphBuilder) -> MLContext:
+    """End building; return the context, of which the builder keeps a weak reference from now on."""
+    builder._built = True
+    context = builder.context
+    builder._context = ref(context)  # operands and builder form a cycle, and stay until a garbage collection
+    return context
 
 
 def _compile(context_of: Callable[[], MLContext | None], fuse: bool, fallback: Fallback, graph: Graph) -> Program:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..core.graph import Desc, Graph
 from ..support import hints, lazy_imports
+from ..support.errors import NotSupportedError
 from ..support.names import printable
-from .graph_state import DynamicGraphState, GraphState
+from .graph_state import DynamicGraphState, GraphState, GraphVariant
 from .tensors import state_of as context_state
 
 if TYPE_CHECKING:
@@ -41,10 +42,15 @@ class MLGraph:
     """
 
     def __init__(
-        self, context: MLContext, graph: Graph, program: Program | Callable[[Graph], Program], fuse: bool = True
+        self,
+        context: MLContext,
+        graph: Graph,
+        program: Program | Callable[[Graph], Program],
+        fuse: bool = True,
+        variants: Sequence[GraphVariant] = (),
     ) -> None:
         if callable(program):
-            self._state: GraphState = DynamicGraphState(context, graph, program, fuse)
+            self._state: GraphState = DynamicGraphState(context, graph, program, fuse, variants)
         else:
             self._state = GraphState(context, graph, program, fuse)
         self._size = len(graph.nodes)
@@ -296,3 +302,25 @@ def recorded_graph(graph: MLGraph) -> Graph:
         state.check_alive()  # raises
     assert recorded is not None
     return recorded
+
+
+def graph_for_all_sizes(graph: MLGraph, subject: str) -> Graph:
+    """The operations of a graph, for what is written for all of its sizes.
+
+    Raises:
+        InvalidStateError: as for `program_of`.
+        NotSupportedError: the graph has other operations for other sizes.
+    """
+    recorded = recorded_graph(graph)
+    if len(variants := variants_of(graph)) > 0:
+        raise NotSupportedError(
+            f"{subject}: the operations of the graph depend on the sizes, since it was converted for "
+            f"{len(variants)} combinations of shapes; pass input_shapes"
+        )
+    return recorded
+
+
+def variants_of(graph: MLGraph) -> Sequence[GraphVariant]:
+    """The graphs for different sizes that a graph consists of; empty if it has the same operations for all sizes."""
+    state = state_of(graph)
+    return state.variants if isinstance(state, DynamicGraphState) else ()

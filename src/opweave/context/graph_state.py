@@ -57,6 +57,9 @@ Descs: TypeAlias = tuple[dict[str, Desc], dict[str, Desc], dict[str, str]]
 
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
+MAX_LISTED = 4
+"""Maximum number of combinations of sizes that a message lists."""
+
 MAX_SHAPES = 1024
 """Maximum number of combinations of sizes whose results of `compute_shapes` are kept."""
 
@@ -413,6 +416,19 @@ class GraphState:
 
 
 @record
+class GraphVariant:
+    """A graph whose operations are those for certain answers to comparisons of sizes.
+
+    Attributes:
+        graph: the operations.
+        guards: the answers, and the sizes that gave them.
+    """
+
+    graph: Graph
+    guards: Guards
+
+
+@record
 class OpenProgram:
     """A program that was compiled with names.
 
@@ -485,6 +501,7 @@ class DynamicGraphState(GraphState):
     """The state of a graph with names.
 
     Attributes:
+        variants: graphs for different sizes, of which `recorded` is the first; empty if it is the graph for all sizes.
         versions: the states of static graphs, by the shapes of the inputs in order; the last used one comes last.
         numbers_needed: the names that programs have numbers for, with the title of the operation that needs them.
         numbers_preferred: the names that some programs have numbers for, with the title of such an operation.
@@ -501,12 +518,23 @@ class DynamicGraphState(GraphState):
         "numbers_needed",
         "numbers_preferred",
         "refusal",
+        "variants",
         "versions",
     )
 
-    def __init__(self, context: MLContext, graph: Graph, compile: Callable[[Graph], Program], is_fused: bool) -> None:
+    def __init__(
+        self,
+        context: MLContext,
+        graph: Graph,
+        compile: Callable[[Graph], Program],
+        is_fused: bool,
+        variants: Sequence[GraphVariant] = (),
+    ) -> None:
         super().__init__(context, graph, None, is_fused)
         self._compile = compile
+        self.variants = tuple(variants)
+        if variants:
+            self.constant_ranges = memory.merged_ranges(o.value for item in variants for o in item.graph.constants)
         # The last used entry of `versions`, which saves a look-up.
         self._latest: tuple[tuple[Shape, ...] | None, GraphState | None] = (None, None)
         self._open: list[OpenProgram] = []
@@ -556,6 +584,7 @@ class DynamicGraphState(GraphState):
         self.versions.clear()
         self._shapes.clear()
         self._open, self._refused, self._checked, self._latest = [], [], None, (None, None)
+        self.variants = ()
         for _, version in versions:
             version.destroy()
 
@@ -632,18 +661,35 @@ class DynamicGraphState(GraphState):
         """The static graph for these shapes, and its sizes by name."""
         from ..core.specialise import specialise  # graphs without names do without its imports
 
-        graph, checked = self.recorded, self._checked
-        if graph is None:
+        checked = self._checked
+        if self.recorded is None:
             self.check_not_destroyed()
-        assert graph is not None
         if checked is not None and checked[0] == key:
             self._checked = None
             return checked[1:]
         sizes = self._sizes(subject, key)
+        graph = self._variant_for(subject, sizes).graph
         try:
             return specialise(graph, key, sizes, self.context.backend.max_byte_length), sizes
         except ValidationError as error:
             raise type(error)(f"{subject}: {error}") from None
+
+    def _variant_for(self, subject: str, sizes: Mapping[str, int]) -> GraphVariant:
+        """The graph that is valid for these sizes."""
+        recorded, variants = self.recorded, self.variants
+        if not variants:
+            if recorded is None:
+                self.check_not_destroyed()
+            assert recorded is not None
+            return GraphVariant(recorded, Guards({}))
+        for item in variants:
+            if item.guards.hold(sizes):
+                return item
+        ready = " or ".join(_text_of(item.guards.sizes) for item in variants[:MAX_LISTED])
+        raise ValidationError(
+            f"{subject}: the graph has no operations for {_text_of(sizes)}: it was converted for {ready}, and for sizes like "
+            "these; convert the model for these shapes, too"
+        )
 
     def _compile_for(self, subject: str, key: tuple[Shape, ...]) -> GraphState:
         with self.versions.turn(key):  # threads with the same sizes wait for the result
@@ -691,15 +737,16 @@ class DynamicGraphState(GraphState):
     def _checked_version(self, subject: str, key: tuple[Shape, ...]) -> GraphState:
         """The state for sizes with which all operations are checked."""
         graph, sizes = self._specialise(subject, key)
-        program, names = self._program_for(graph, sizes), set(self.names)
+        program, names = self._program_for(graph, sizes, subject), set(self.names)
         named = {name: size for name, size in sizes.items() if name in names}
         return GraphState(self.context, graph, program, self.is_fused, self, named)
 
-    def _program_for(self, graph: Graph, sizes: dict[str, int]) -> Program:
+    def _program_for(self, graph: Graph, sizes: dict[str, int], subject: str) -> Program:
         """The program for a static graph: one that was compiled with names, if it is valid for these sizes."""
-        recorded, backend = self.recorded, self.context.backend
-        if recorded is None or not (backend.takes_names or backend.may_take_names):
+        backend = self.context.backend
+        if self.recorded is None or not (backend.takes_names or backend.may_take_names):
             return self._compile(graph)
+        variant = self._variant_for(subject, sizes)
         ranges, chains = input_ranges(graph), _chain_values(graph)
         for item in self._open:
             if item.guards.hold(sizes) and item.gives(chains, sizes):
@@ -711,7 +758,7 @@ class DynamicGraphState(GraphState):
                 self.refusal = refused.reason
                 break
             try:
-                opened = self._open_program(recorded, sizes, frozenset(numbers), chains)
+                opened = self._open_program(variant, sizes, frozenset(numbers), chains)
             except NumbersNeededError as error:
                 operations = error.operations
                 if not operations.keys() <= set(self.names) - numbers:  # a size has no formula
@@ -740,7 +787,7 @@ class DynamicGraphState(GraphState):
 
     def _open_program(
         self,
-        recorded: Graph,
+        variant: GraphVariant,
         sizes: dict[str, int],
         numbers: frozenset[str],
         chains: tuple[int, ...],
@@ -752,7 +799,8 @@ class DynamicGraphState(GraphState):
         """
         from ..core.specialise import SizeLimits, specialise
 
-        guards, max_byte_length = Guards(sizes), self.context.backend.max_byte_length
+        recorded, guards, max_byte_length = variant.graph, Guards(sizes), self.context.backend.max_byte_length
+        guards.answers |= variant.guards.answers
         with guards.deciding():  # formulas of sizes, and defaults that depend on sizes, are those of these answers
             symbols: dict[str, Any] = {name: Size(name) for name in sizes if not isinstance(name, UnknownName)}
             symbols |= {name: int(symbols[name]) for name in numbers}
@@ -784,6 +832,10 @@ class DynamicGraphState(GraphState):
 
 
 _VALUES = {"dispatch": "tensors", "profile": "arrays or tensors"}
+
+
+def _text_of(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{printable(name)} = {size}" for name, size in sizes.items() if not isinstance(name, UnknownName))
 
 
 def _release(bindings: Cache[tuple[Any, ...], DispatchBinding], version: GraphState) -> None:

@@ -6,11 +6,13 @@ from typing import Any, Literal
 
 from .sizes import (
     Dimension,
+    Size,
     answer_for_all,
     call_of,
     divide,
     interval,
     is_same_size,
+    linear_interval,
     quotient_of_numbers,
     remainder_of_numbers,
 )
@@ -92,7 +94,8 @@ def smaller(a: Dimension, b: Dimension) -> Dimension:
 
 
 def _extreme(kind: Literal["max", "min"], a: Dimension, b: Dimension) -> Dimension:
-    low, high = interval(a - b)
+    difference = a - b
+    low, high = linear_interval(difference) if isinstance(difference, Size) else (difference, difference)
     if high <= 0:
         return b if kind == "max" else a
     if low >= 0:

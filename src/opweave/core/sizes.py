@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from fractions import Fraction
 from itertools import count
 from math import ceil, floor, gcd, inf, isinf
 from numbers import Integral
@@ -24,6 +25,12 @@ from ..support.names import printable
 
 Dimension: TypeAlias = "int | Size"
 """An element of a shape."""
+
+MAX_SIZE = 2**31 - 1
+"""The largest dimension: names are dimensions of inputs, which are at most that."""
+
+MAX_QUOTIENTS = 32
+"""Maximum number of quotients that `linear_interval` replaces; formulas of networks have as many as they have strides."""
 
 MAX_TERMS = 1000
 """Maximum number of terms of a formula. Products grow exponentially, and graphs may be those of strangers."""
@@ -75,7 +82,7 @@ def answer_for_all(question: Question, difference: Dimension) -> bool | None:
     """Whether a difference is zero, or negative, for all sizes; None if that depends on them."""
     if isinstance(difference, int):
         return difference == 0 if question == "zero" else difference < 0
-    low, high = interval(difference)
+    low, high = linear_interval(difference)
     if question == "negative":
         return True if high < 0 else False if low >= 0 else None
     coefficients = [coefficient for factors, coefficient in difference.terms if factors]
@@ -161,7 +168,7 @@ class Factor:
         if self.kind in _INFIX:
             return -inf, inf
         if not self.arguments:
-            return 0, inf
+            return 0, MAX_SIZE if self.kind == "name" else inf
         lows, highs = zip(*map(interval, self.arguments), strict=True)
         return min(lows), max(highs)
 
@@ -713,17 +720,53 @@ def _text(terms: Iterable[Term]) -> str:
 
 def interval(dimension: Dimension) -> Interval:
     """Bounds of a dimension, if names are at least 0."""
-    if not isinstance(dimension, Size):
-        return dimension, dimension
-    low, high = 0.0, 0.0
-    for factors, coefficient in dimension.terms:
-        least, most = 1.0, 1.0
+    return _interval_of(dimension.terms) if isinstance(dimension, Size) else (dimension, dimension)
+
+
+def _interval_of(terms: Iterable[tuple[tuple[Factor, ...], Any]]) -> Interval:
+    low: Any = 0
+    high: Any = 0
+    for factors, coefficient in terms:
+        least: Any = 1
+        most: Any = 1
         for factor in factors:
             corners = [_times(a, b) for a in (least, most) for b in factor.interval()]
             least, most = min(corners), max(corners)
         ends = _times(coefficient, least), _times(coefficient, most)
         low, high = low + min(ends), high + max(ends)
     return low, high
+
+
+def linear_interval(size: Size) -> Interval:
+    """Bounds of a difference: in `2 * (n // 2) - n`, the quotient cannot be replaced by bounds alone.
+
+    With n // d = (n - r) / d and 0 <= r < d, the quotient becomes linear in n, and cancels out with other terms.
+
+    >>> n = Size("n")
+    >>> linear_interval(n - 2 * (n // 2)), linear_interval(3 * ((n + 2) // 3) - n)
+    ((0, 1), (0.0, 2.0))
+    """
+    low, high = interval(size)
+    terms: dict[tuple[Factor, ...], Any] = dict(size.terms)
+    rest_low: Any = 0
+    rest_high: Any = 0
+    for _ in range(MAX_QUOTIENTS):
+        key = next((factors for factors in terms if len(factors) == 1 and _is_quotient(factors[0])), None)
+        if key is None:
+            break
+        dividend, divisor = key[0].arguments
+        factor = Fraction(terms.pop(key), int(divisor))
+        for factors, coefficient in (terms_of(dividend) or {}).items():
+            terms[factors] = terms.get(factors, 0) + factor * coefficient
+        rest: Any = -factor * (int(divisor) - 1)
+        rest_low, rest_high = rest_low + min(rest, 0), rest_high + max(rest, 0)
+        least, most = _interval_of(((factors, coefficient) for factors, coefficient in terms.items() if coefficient))
+        low, high = max(low, least + rest_low), min(high, most + rest_high)
+    return low, high
+
+
+def _is_quotient(factor: Factor) -> bool:
+    return factor.kind == "//" and isinstance(factor.arguments[1], int) and factor.arguments[1] > 0
 
 
 def _times(a: float, b: float) -> float:

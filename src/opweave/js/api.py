@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..compile.empty import fold_empty, is_empty
 from ..compile.legalise import legalise
-from ..context.graph import MLGraph, recorded_graph, state_of
+from ..context.graph import MLGraph, graph_for_all_sizes, state_of
 from ..core.dtypes import ANY
 from ..core.graph import Graph, Node
 from ..ops import Operations
@@ -70,7 +70,11 @@ def save(
     require(
         path.suffix in SUFFIXES, f"save: the name of a module must end in {' or '.join(SUFFIXES)}, got {str(path)!r}"
     )
-    recorded = recorded_graph(graph) if input_shapes is None else state_of(graph).static_graph("save", input_shapes)
+    recorded = (
+        graph_for_all_sizes(graph, "save")
+        if input_shapes is None
+        else state_of(graph).static_graph("save", input_shapes)
+    )
     weights_path, types_path = path.with_suffix(".safetensors"), path.with_suffix(SUFFIXES[path.suffix])
     try:
         plain = webnn_only(recorded)

@@ -15,7 +15,7 @@ from ..backends.onnxruntime.emit import Emitter
 from ..compile.bodies import with_legal_bodies
 from ..compile.empty import fold_empty
 from ..compile.legalise import legalise
-from ..context.graph import MLGraph, recorded_graph, state_of
+from ..context.graph import MLGraph, graph_for_all_sizes, state_of
 from ..core.graph import Graph, Node
 from ..support.errors import NotSupportedError, ValidationError, require
 from ..support.names import short_repr
@@ -73,7 +73,11 @@ def save(
     require(isinstance(graph, MLGraph), f"save takes an MLGraph, got {type(graph).__name__}")
     choices = get_args(Operators)
     require(operators in choices, f"save: operators must be one of {list(choices)}, got {short_repr(operators)}")
-    source = recorded_graph(graph) if input_shapes is None else state_of(graph).static_graph("save", input_shapes)
+    source = (
+        graph_for_all_sizes(graph, "save")
+        if input_shapes is None
+        else state_of(graph).static_graph("save", input_shapes)
+    )
     if source.has_names:
         from ..core.inference import with_defaults
 

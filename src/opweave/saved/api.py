@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..context.builder import NamedBuilder
+from ..context.builder import NamedBuilder, build_variants
 from ..context.context import MLContext
-from ..context.graph import MLGraph, recorded_graph, state_of
+from ..context.graph import MLGraph, recorded_graph, state_of, variants_of
 from ..context.tensors import check_alive
 from ..core.graph import Desc, Operand
 from ..support import lazy_imports
 from ..support.errors import DataError, ValidationError, require, require_flags
 from ..support.names import short_repr
 from .container import Container, ContainerWriter, read_json
-from .graphs import GraphReader, GraphWriter, decode_hints, encode_hints
+from .graphs import GraphReader, GraphWriter, decode_guards, decode_hints, encode_guards, encode_hints
 from .parts import FileParts, add_parts, seal
 from .values import Damaged
 
@@ -42,9 +42,11 @@ def writer_of(graph: MLGraph, key: str = "") -> ContainerWriter:
     writer = ContainerWriter()
     graphs = GraphWriter(writer)
     builder: Any = next(iter(recorded.outputs.values())).builder
+    variants = variants_of(graph)
+    encoded = [{"graph": graphs.encode(item.graph), **encode_guards(item.guards)} for item in variants]
     manifest = {
         "opweave": __version__,
-        "graph": graphs.encode(recorded),
+        **({"variants": encoded} if variants else {"graph": graphs.encode(recorded)}),
         "operations": graphs.operations,
         "constants": graphs.constants,
         "size_hints": encode_hints(getattr(builder, "size_hints", {})),
@@ -94,17 +96,33 @@ def _build(
     context: MLContext, container: Container, trusted: bool, check: Callable[[Mapping[str, Operand]], object]
 ) -> MLGraph:
     manifest = read_manifest(container)
-    builder = NamedBuilder(context)
-    builder.size_hints = decode_hints(manifest["size_hints"])
+    hints = decode_hints(manifest["size_hints"])
     reader = GraphReader(
         container, manifest["operations"], manifest["constants"], trusted, context.backend.max_byte_length
     )
+
+    def outputs_of(entry: Any) -> tuple[NamedBuilder, dict[str, Operand]]:
+        builder = NamedBuilder(context)
+        builder.size_hints = hints
+        return builder, reader.decode(entry, builder, _add_input)
+
     try:
-        outputs = reader.decode(manifest["graph"], builder, _add_input)
+        if "variants" not in manifest:
+            builder, outputs = outputs_of(manifest["graph"])
+            check(outputs)
+            return builder.build(outputs, fuse=manifest["fuse"])
+        variants = []
+        for entry in manifest["variants"]:
+            guards = decode_guards(entry)
+            with guards.deciding():  # as when the graph was converted
+                _, outputs = outputs_of(entry["graph"])
+            check(outputs)
+            variants.append((outputs, guards))
     except (RecursionError, OverflowError) as error:
         raise Damaged(f"its values are too deep or too large: {error}") from None
-    check(outputs)
-    return builder.build(outputs, fuse=manifest["fuse"])
+    except (KeyError, ZeroDivisionError) as error:
+        raise Damaged(f"a size has no number: {error}") from None
+    return build_variants(variants, manifest["fuse"])
 
 
 def _add_input(builder: Any, name: str, desc: Desc) -> Operand:
@@ -120,9 +138,13 @@ def read_manifest(container: Container) -> dict[str, Any]:
         manifest = read_json(container.section(MANIFEST).tobytes())
     except ValueError as error:
         raise DataError(f"{container.path}: {error}") from None
-    types = {
-        "opweave": str, "graph": dict, "operations": list, "constants": list, "size_hints": dict, "fuse": bool
+    types: dict[str, type] = {
+        "opweave": str, "operations": list, "constants": list, "size_hints": dict, "fuse": bool
     }  # fmt: skip
+    if isinstance(manifest, dict) and "variants" in manifest:
+        types["variants"] = list
+    else:
+        types["graph"] = dict
     for name, kind in types.items():
         if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
             raise Damaged(f"its manifest lacks {name!r}")

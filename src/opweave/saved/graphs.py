@@ -17,7 +17,9 @@ from ..core.bodies import Body, add_input
 from ..core.conversion import SizeHint
 from ..core.dtypes import INFO, numpy_type
 from ..core.graph import Builder, Desc, Graph, Operand, check_desc, map_operands
+from ..core.guards import Guards
 from ..core.operation import Op
+from ..core.sizes import Symbol
 from ..memory.arrays import unpacked
 from ..ops.constants import computed
 from ..ops.recorder import Recorder
@@ -298,6 +300,44 @@ def _array_of(data: np.ndarray, desc: Desc) -> np.ndarray:
     if wanted.kind in "fiu":
         return data.view(wanted.newbyteorder("<")).astype(wanted, copy=False).reshape(desc.shape)
     return data.view(wanted).reshape(desc.shape)
+
+
+def encode_guards(guards: Guards) -> dict[str, Any]:
+    """The answers to comparisons of sizes, and the sizes that gave them, as JSON.
+
+    Raises:
+        NotSupportedError: an answer is about a size without a formula.
+    """
+    answers = [
+        [question, encode(difference, _refuse, _refuse), answer]
+        for (question, difference), answer in guards.answers.items()
+    ]
+    return {"sizes": {str(name): size for name, size in guards.sizes.items()}, "answers": answers}
+
+
+def _refuse(value: Any) -> Any:
+    raise Damaged(f"a difference of sizes has neither bodies nor arrays, got {short_repr(value)}")
+
+
+def decode_guards(entry: Any) -> Guards:
+    """The answers that `encode_guards` has written."""
+    is_entry = isinstance(entry, dict) and entry.keys() == {"graph", "sizes", "answers"}
+    _require(is_entry and isinstance(entry["sizes"], dict) and isinstance(entry["answers"], list), "answers", entry)
+    for size in entry["sizes"].values():
+        _require(type(size) is int and 0 <= size < 2**31, "a size", size)
+    guards = Guards(entry["sizes"])
+    for item in entry["answers"]:
+        is_answer = isinstance(item, list) and len(item) == 3 and item[0] in ("zero", "negative")
+        _require(is_answer and isinstance(item[2], bool), "an answer", item)
+        difference = decode(item[1], _refuse, _refuse)
+        _require(isinstance(difference, Symbol), "a difference of sizes", item[1])
+        guards.answers[item[0], difference] = item[2]
+    try:
+        is_right = guards.hold(guards.sizes)
+    except KeyError:  # a name without a size
+        is_right = False
+    _require(is_right, "the answers for the sizes", entry["sizes"])
+    return guards
 
 
 def encode_hints(hints: Mapping[str, SizeHint]) -> dict[str, list[int | None]]:

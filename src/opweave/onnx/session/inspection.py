@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...context.graph import state_of
 from ...context.tensor import Locks, MLTensor
 from ...support import lazy_imports
 from ...support.errors import OperationError, require
+from ...support.names import short_repr
 from .choice import COMPILING, UNCOMPILED
 from .model_program import ModelProgram
 from .shape_cache import Key, text_of
@@ -178,17 +180,23 @@ class InspectionMethods:
         drawing: Drawing = lazy_imports.draw_model(model, *names, title, path, profile)
         return drawing
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, shapes: Sequence[Mapping[str, Sequence[int]]] | None = None) -> None:
         """Convert the model to one graph, and write the graph into a file that `MLContext.load` reads (see `MLGraph.save`).
 
         Loading needs neither the model nor `onnx`. Dynamic dimensions keep their names, unless `fix_shapes` fixes them.
         Inputs and outputs keep their names; bool ones become uint8. What is compiled for static shapes is in the file, too.
 
+        The operations of some models depend on the sizes, such as a pooling that rounds up. Such a model is converted for
+        certain shapes. The graph then runs all sizes whose comparisons give the same answers, and others are errors.
+
         Args:
             path: the file to write; by convention, its name ends in `.opweave`.
+            shapes: the shapes to convert for and to compile for, each a shape for every input whose shape is not declared in
+                full. Default: for models whose operations depend on sizes, the shapes that are in use, as for `tune`.
 
         Raises:
-            NotSupportedError: WebNN cannot express the model, or not for sizes with names.
+            NotSupportedError: WebNN cannot express the model; its operations depend on the sizes, and there are no shapes.
+            ValidationError: names or shapes that do not fit.
             DataError: the file cannot be written.
 
         >>> import numpy as np, opweave as ow, tempfile
@@ -204,7 +212,20 @@ class InspectionMethods:
         from .load import convert
 
         parts = self._parts
-        convert(parts.model, parts.context, parts.inputs, takes_names=True).save(path)
+        is_list = isinstance(shapes, Sequence) and all(isinstance(item, Mapping) for item in shapes)
+        require(
+            shapes is None or is_list,
+            f"save: shapes must be a list with a shape by name for each input, got {short_repr(shapes)}",
+        )
+        combinations = (
+            parts.shape_cache.shapes_in_use() if shapes is None else [parts.shapes_of(item) for item in shapes]
+        )
+        graph = convert(parts.model, parts.context, parts.inputs, takes_names=True, combinations=combinations)
+        for item in combinations if shapes is not None else ():
+            state_of(graph).version_for(
+                "save", {name: shape for name in graph.inputs if (shape := item[name]) is not None}
+            )
+        graph.save(path)
 
     def warmup(
         self,

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ...context.builder import MLGraphBuilder
+from ...context.builder import MLGraphBuilder, build_variants
 from ...context.context import MLContext, ml
 from ...context.graph import MLGraph
-from ...core.graph import MLOperand
-from ...core.sizes import Size, UnknownSizeError
+from ...core.graph import Desc, MLOperand
+from ...core.guards import Guards
+from ...core.sizes import Dimension, Size, UnknownSizeError
+from ...core.specialise import sizes_of
 from ...support.errors import NotSupportedError, ValidationError
 from ..convert.register import require_operators
 from ..convert.trace import Trace, Tracer, ValuesNeeded
@@ -23,6 +25,9 @@ from ..model.protobuf import TypeProto
 from ..model.registry import DATA_TYPES
 from ..model.values import Constant, Tensor, type_of
 from .compiled import check_whole, sections
+
+SHAPES = "for the shapes of certain calls: shapes=[...] of InferenceSession.save, or --shapes on the command line"
+"""Advice for models whose operations depend on sizes."""
 
 
 def load(
@@ -62,10 +67,19 @@ def load(
     return convert(source, context, arguments_of(source, fix_shapes), takes_names=context.drafts)
 
 
-def convert(source: Model, context: MLContext, arguments: Sequence[Argument], *, takes_names: bool) -> MLGraph:
+def convert(
+    source: Model,
+    context: MLContext,
+    arguments: Sequence[Argument],
+    *,
+    takes_names: bool,
+    combinations: Sequence[Mapping[str, Sequence[int] | None]] | None = None,
+) -> MLGraph:
     """Convert a model to a graph for inputs with the dimensions of `arguments`; errors as for `load`.
 
-    With `takes_names`, dynamic dimensions keep their names, and get one if they have none.
+    With `takes_names`, dynamic dimensions keep their names, and get one if they have none. Where the conversion depends on
+    their sizes, it is repeated for each of the `combinations` of shapes, unless the answers for earlier ones hold for it, too;
+    None if there can be no such shapes.
     """
     shapes: dict[str, Any] = {argument.name: argument.static_shape() for argument in arguments}
     dynamic = [a for a in arguments if any(not isinstance(size, int) for size in a.dims or ())]
@@ -76,16 +90,48 @@ def convert(source: Model, context: MLContext, arguments: Sequence[Argument], *,
     subject = f"input {dynamic[0].name!r} has dynamic dimensions [{', '.join(size or '?' for size in varying)}]"
     if not takes_names:
         raise ValidationError(f"{subject}; {_advice(dynamic[0])}")
-    for argument in dynamic:
-        shapes[argument.name] = tuple(
-            size if isinstance(size, int) else Size(size or f"{argument.name}[{axis}]")
-            for axis, size in enumerate(argument.dims or ())
-        )
+    shapes |= {argument.name: named_shape(argument) for argument in dynamic}
     try:
         builder, operands = record(source, context, shapes)
         return builder.build(operands)
     except (UnknownSizeError, ValuesNeeded, NotSupportedError, ValidationError) as error:
+        if not combinations or isinstance(error, ValuesNeeded):
+            advice = (
+                f"; or convert it {SHAPES}" if combinations is not None and not isinstance(error, ValuesNeeded) else ""
+            )
+            raise NotSupportedError(f"{subject}, and {_reason(error)}; {_advice(dynamic[0])}{advice}") from error
+    try:
+        return _convert_variants(source, context, shapes, combinations)
+    except ValuesNeeded as error:
         raise NotSupportedError(f"{subject}, and {_reason(error)}; {_advice(dynamic[0])}") from error
+
+
+def _convert_variants(
+    source: Model,
+    context: MLContext,
+    shapes: Mapping[str, Any],
+    combinations: Sequence[Mapping[str, Sequence[int] | None]],
+) -> MLGraph:
+    """The graph of conversions for the sizes of several combinations of shapes."""
+    descs = {name: Desc("float32", shape) for name, shape in shapes.items() if shape is not None}
+    variants: list[tuple[dict[str, MLOperand], Guards]] = []
+    for combination in combinations:
+        numbers = {name: tuple(combination[name] or ()) for name in descs}
+        guards = Guards(sizes_of(descs, numbers, "save"))
+        if any(earlier.hold(guards.sizes) for _, earlier in variants):
+            continue
+        with guards.deciding():
+            _, operands = record(source, context, shapes)
+        variants.append((operands, guards))
+    return build_variants(variants)
+
+
+def named_shape(argument: Argument) -> tuple[Dimension, ...]:
+    """The shape of an input with names for its dynamic dimensions."""
+    return tuple(
+        size if isinstance(size, int) else Size(size if size and size != "?" else f"{argument.name}[{axis}]")
+        for axis, size in enumerate(argument.dims or ())
+    )
 
 
 def _reason(error: Exception) -> str:

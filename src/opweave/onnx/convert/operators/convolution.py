@@ -8,7 +8,8 @@ from dataclasses import replace
 from .... import composites
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
-from ....core.shapes import conv_transpose_size
+from ....core.shapes import smallest_size
+from ....core.size_functions import larger
 from ...model.registry import MICROSOFT, Tensor, converts, integers, shape_of, unsupported_if
 from .activation import activate
 from .windows import PLAIN, WindowAttributes, halve, options, with_two_axes, without_added_axis
@@ -52,9 +53,9 @@ def transposed_convolution(
         result_sizes = [axis.size * axis.stride for axis in plain]
     axes, sizes = [], []
     for position, (axis, more) in enumerate(zip(plain, extra, strict=True)):
-        smallest = conv_transpose_size(axis.size, axis.taps, 0, 0, axis.stride, axis.dilation) + more
+        smallest = smallest_size(axis.size, axis.taps, 0, 0, axis.stride, axis.dilation) + more
         if result_sizes is not None:  # the padding cuts off the rest
-            before, after = halve(max(smallest - result_sizes[position], 0), auto_pad)
+            before, after = halve(larger(smallest - result_sizes[position], 0), auto_pad)
             axis = replace(axis, before=before, after=after)
         axes.append(axis)
         sizes.append(smallest - axis.before - axis.after if result_sizes is None else result_sizes[position])

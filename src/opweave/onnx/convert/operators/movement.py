@@ -8,7 +8,9 @@ from functools import reduce
 import numpy as np
 
 from ....context.builder import MLGraphBuilder
-from ....core.sizes import is_static
+from ....core.guards import current_guards
+from ....core.size_functions import larger, smaller
+from ....core.sizes import answer_for_all, is_static
 from ....support.records import record
 from ...model.registry import (
     MICROSOFT,
@@ -92,6 +94,9 @@ class NamedRange:
     stop: int
 
     def __bool__(self) -> bool:
+        """Whether there are positions. In a graph for all sizes, the operations say so when it runs."""
+        if answer_for_all("negative", self.start - self.stop) is None and current_guards() is None:
+            return True
         return self.stop > self.start
 
     def __iter__(self) -> Iterator[int]:
@@ -109,7 +114,8 @@ def slice_positions(size: int, start: int, end: int, step: int) -> range:
         raise Unsupported(f"it goes backward from {start} to {end}, which is read in different ways")
     start, end = (bound + size if bound < 0 else bound for bound in (start, end))
     if step == 1 and not is_static([size, start, end]):
-        return NamedRange(min(max(start, 0), size), min(max(end, 0), size))  # type: ignore[return-value]
+        first, last = (smaller(larger(bound, 0), size) for bound in (start, end))
+        return NamedRange(first, last)  # type: ignore[return-value]
     if step < 0:
         return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), step)
     return range(min(max(start, 0), size), min(max(end, 0), size), step)

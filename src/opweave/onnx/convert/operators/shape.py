@@ -10,7 +10,7 @@ from ....composites import depth_to_space, space_to_depth
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ....core.shapes import broadcast
-from ....core.sizes import Size
+from ....core.sizes import Size, is_same_size
 from ...model.booleans import bool_as_uint8
 from ...model.protobuf import TensorProto, array_of, dtype_of
 from ...model.registry import (
@@ -34,9 +34,17 @@ def _(b: MLGraphBuilder, data: Tensor, shape: Tensor, *, allowzero: int = 0) -> 
     if not allowzero:
         target = [old[axis] if size == 0 else size for axis, size in enumerate(target)]
     if -1 in target:
-        others = prod(size for size in target if size != -1)
-        unsupported_if(not others or prod(old) % others, f"{list(old)} does not fit the shape {target}")
-        target[target.index(-1)] = prod(old) // others
+        # Sizes with names that stay cancel out, whatever they are.
+        rest, others = list(old), []
+        for size in (size for size in target if size != -1):
+            places = [k for k, other in enumerate(rest) if isinstance(size, Size) and is_same_size(size, other)]
+            if places:
+                rest.pop(places[0])
+            else:
+                others.append(size)
+        count = prod(others)
+        unsupported_if(not count or prod(rest) % count, f"{list(old)} does not fit the shape {target}")
+        target[target.index(-1)] = prod(rest) // count
     return reshape(b, data, target)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ....core.shapes import window_extent
+from ....core.size_functions import larger
 from ...model.registry import Tensor, Unsupported, shape_of, unsupported_if
 
 
@@ -65,7 +66,7 @@ class WindowAxis:
     def pad_for(self, count: int) -> WindowAxis:
         """Pad after the input as much as `count` windows need."""
         end = (count - 1) * self.stride + self.extent
-        return replace(self, after=max(end - self.size - self.before, 0))
+        return replace(self, after=larger(end - self.size - self.before, 0))
 
     def include_padding(self) -> WindowAxis:
         """Return this axis for an input that already contains the padding."""
