@@ -53,6 +53,7 @@ OTHERS = {
     "libraries": "libraries that call ONNX Runtime beside the same on Opweave; writes docs/onnxruntime.md",
     "sizes": "graphs whose sizes recur or are new beside ONNX Runtime; writes docs/sizes.md",
     "small": "sessions of small models beside ONNX Runtime's, after pauses; writes docs/benchmarks-small.md",
+    "startup": "fresh processes that run a model from a saved graph beside the model; writes docs/start-up.md",
     "torch": "modules of PyTorch as graphs and in torch.compile; writes docs/models-torch.md",
     "traffic": "models with dynamic dimensions in traffic beside ONNX Runtime; writes docs/benchmarks-traffic.md",
     "verification": "calls of a model while another engine is verified; writes docs/engines.md",

@@ -103,6 +103,12 @@ COLD = {
 """Of a fresh process that runs a tiny ONNX model once: beyond ONNX Runtime alone, and the import of each of Opweave's modules,
 without the modules that it imports."""
 
+START_UP = {
+    ("MiniLM-L6, 64 words", "openvino"): Budget(60, "ms"),
+    ("Piper voice, 40 phonemes", "onnxruntime"): Budget(100, "ms"),
+}
+"""Of loading a saved graph and its first call in a fresh process, beyond the imports and the context, by model and engine."""
+
 WEBGPU = {
     "ResNet-50, batch 1, float32": {"on the device": Budget(2.0, "ms")},
     "a token of 8 layers": {"to encode one": Budget(4.0, "us")},

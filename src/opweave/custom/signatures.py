@@ -88,6 +88,12 @@ def annotation_text(annotation: Any) -> str:
         if isinstance(annotation, type) and not get_args(annotation)
         else str(annotation)
     )
+    return _shortened(text)
+
+
+@functools.cache
+def _shortened(text: str) -> str:
+    """The text of an annotation without modules; operations share most of them."""
     text = re.sub(r"""('[^']*'|"[^"]*")|\b(?:\w+\.)+(?=\w)""", lambda m: m[1] or "", text)  # modules, not in Literals
     text = re.sub(r"\bMLOperand\b", "Operand", text)
     text = re.sub(r"\bOptional\[(.*)\]", r"\1 | None", text)
