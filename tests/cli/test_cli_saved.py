@@ -66,6 +66,7 @@ def test_compile_converts_for_shapes(run: Callable[..., str], tmp_path: Path) ->
     onnx.save(make_model(nodes, {"x": "float32[1, 3, n]"}, {"y": "float32[1, 3, half]"}), path)
     assert "or --shapes on the command line" in run("compile", path, "-o", target, "--device", "cpu", code=1)
     run("compile", path, "-o", target, "--shapes", "n=6", "--shapes", "n=7", "--device", "cpu")
+    assert "compiled for x [1, 3, 6]" in run("info", target, "--device", "cpu")
     context = ow.ml.create_context(device="cpu")
     graph = context.load(target)
     for size in (8, 13):

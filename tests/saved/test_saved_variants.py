@@ -78,6 +78,8 @@ def test_save_converts_for_each_answer(pooling: Path, tmp_path: Path, backend: A
     graph = context.load(tmp_path / "model.opweave")
     assert [item.guards.sizes["width"] for item in variants_of(graph)] == [6, 7]
     assert str(graph.inputs["x"]) == "float32[n, 3, 8, width]"
+    expected = "2 graphs for different sizes, the text is that of the first: n = 1, width = 6; n = 1, width = 7"
+    assert expected in graph.explain().splitlines()
     for count, width in ((1, 6), (2, 7), (3, 12), (1, 31)):
         x = picture(count, width)
         assert graph.compute_shapes({"x": x.shape}) == {"y": (count, 3, 4, -(-width // 2))}

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
 from ..context.context import MLContext, ml
-from ..context.graph import MLGraph, recorded_graph, state_of
+from ..context.graph import MLGraph, recorded_graph, state_of, variants_of
+from ..core.size_values import values_at
 from ..core.sizes import Size
 from ..onnx.model.arguments import Argument, NodeArg, type_name
 from ..onnx.model.protobuf import TypeProto
@@ -54,7 +56,10 @@ class GraphSession:
     @cached_property
     def inputs(self) -> list[Argument]:
         """The inputs of the graph."""
-        arguments = [_argument(name, desc) for name, desc in self.graph.inputs.items()]
+        variants = variants_of(self.graph)
+        # A graph may have no operations for sizes of 1.
+        sizes = variants[0].guards.sizes if variants else {}
+        arguments = [_argument(name, desc, sizes) for name, desc in self.graph.inputs.items()]
         return with_sizes(arguments, self._fixed, "--fix-shapes") if self._fixed else arguments
 
     def get_inputs(self) -> list[NodeArg]:
@@ -92,10 +97,11 @@ class GraphSession:
         return "" if state.origin is None else state.origin(state)
 
 
-def _argument(name: str, desc: Any) -> Argument:
+def _argument(name: str, desc: Any, sizes: Mapping[str, int] = MappingProxyType({})) -> Argument:
     element_type = ELEMENT_TYPES[desc.data_type]
     dims = tuple(str(item) if isinstance(item, Size) else item for item in desc.shape)
-    return Argument(name, type_name(TypeProto(tensor_type={"elem_type": element_type})), element_type, dims)
+    example = values_at(desc.shape, sizes) if sizes else ()
+    return Argument(name, type_name(TypeProto(tensor_type={"elem_type": element_type})), element_type, dims, example)
 
 
 @app.command()

@@ -35,6 +35,12 @@ def _heading(graph: MLGraph) -> list[str]:
 def _explain_versions(graph: MLGraph, state: DynamicGraphState) -> str:
     """Explain a graph with names: its static graphs, and what runs where in the one that was used last."""
     lines = _heading(graph)
+    if state.variants:
+        sizes = "; ".join(sizes_text(item.guards.sizes) for item in state.variants[:MAX_LISTED])
+        more = "; …" if len(state.variants) > MAX_LISTED else ""
+        lines.append(
+            f"{count_of(len(state.variants), 'graph')} for different sizes, the text is that of the first: {sizes}{more}"
+        )
     versions = [version for _, version in state.versions.items()]
     if not versions:
         backend = graph.context.backend
