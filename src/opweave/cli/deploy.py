@@ -184,9 +184,12 @@ def _print_server(url: str, files: Mapping[str, Mapping[str, Path]], device: str
     from ..scale.protocol import Interface
 
     for title, versions in files.items():
-        shown = "" if len(versions) == 1 else f", versions {', '.join(versions)}"
-        sources = ", ".join(path.name for path in versions.values())
-        console.print(f"{sources} is served on {device}{shown}:", f"{url}/v2/models/{title}", sep="\n", soft_wrap=True)
+        sources = ", ".join(
+            path.name if len(versions) == 1 else f"{path.name} (version {version})"
+            for version, path in versions.items()
+        )
+        verb = "is" if len(versions) == 1 else "are"
+        console.print(f"{sources} {verb} served on {device}:", f"{url}/v2/models/{title}", sep="\n", soft_wrap=True)
     title, versions = next(iter(files.items()))
     _print_example(Interface.load([*versions.values()][-1], title), f"{url}/v2/models/{title}/infer")
     console.print(f"The page {url}/ tries models, {url}/metrics is for Prometheus", soft_wrap=True)

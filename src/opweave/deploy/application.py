@@ -39,8 +39,8 @@ PAGE_FILES = {
     "/page.css": ("page.css", "text/css"),
 }
 
-PICTURE_SIZES = (1, 8, 64, 224)
-"""Sizes of dynamic dimensions to try for the drawing of a model."""
+EXAMPLE_SIZES = (1, 8, 64, 224)
+"""Sizes of dynamic dimensions to try for the drawing of a model, and for an example: images need more than 1."""
 
 Versions = Mapping[str, ServedModel]
 
@@ -139,9 +139,9 @@ class ServerRoutes(ProtocolRoutes):
         return JSONResponse(entries)
 
     async def _listing(self, http: HTTPRequest) -> Response:
-        """The metadata of all models, for the page: with shapes of an example."""
+        """The metadata of all models, for the page: with shapes of examples, of which the first that fit are right."""
         models = [
-            {**model.interface.metadata([version]), "example": example_shapes(model.interface)}
+            {**model.interface.metadata([version]), "examples": _examples(model)}
             for versions in self._models.values()
             for version, model in versions.items()
         ]
@@ -180,11 +180,16 @@ def latest(versions: Versions) -> str:
     return max(versions, key=lambda version: (int(version) if version.isdecimal() else -1, [*versions].index(version)))
 
 
+def _examples(model: ServedModel) -> list[dict[str, list[int]]]:
+    shapes = [example_shapes(model.interface, size) for size in EXAMPLE_SIZES]
+    return shapes if shapes[0] != shapes[-1] else shapes[:1]
+
+
 def _drawing_of(model: ServedModel) -> str:
     """Draw a model, for the first sizes of its dynamic dimensions that fit it."""
     with TemporaryDirectory() as folder:
         path = Path(folder, "model.svg")
-        for size in PICTURE_SIZES[:-1]:
+        for size in EXAMPLE_SIZES[:-1]:
             with suppress(MLError):
                 return str(model.session.draw(path, input_shapes=example_shapes(model.interface, size)))
-        return str(model.session.draw(path, input_shapes=example_shapes(model.interface, PICTURE_SIZES[-1])))
+        return str(model.session.draw(path, input_shapes=example_shapes(model.interface, EXAMPLE_SIZES[-1])))

@@ -27,6 +27,17 @@ KINDS = frozenset({*IMAGES, NPY, NPZ})
 ANSWERS = (NPY, NPZ, "image/png")
 """Media types that `respond` writes, if a client asks for them by name."""
 
+FILE_STARTS = (
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"\x89PNG\r\n", "image/png"),
+    (b"\x93NUMPY", NPY),
+    (b"PK\x03\x04", NPZ),
+    (b"GIF8", "image/gif"),
+    (b"RIFF", "image/webp"),
+    (b"BM", "image/bmp"),
+)
+"""The first bytes of files that clients send without their media type."""
+
 CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
 """Modes of Pillow by the number of channels."""
 
@@ -61,6 +72,21 @@ def parse(
     else:
         feed = _archive(body, interface, max_bytes)
     return InferenceRequest(None, feed, _outputs(interface, [value for name, value in options if name == "output"]))
+
+
+def refuse_files(kind: str, body: bytes) -> None:
+    """Raise an error about a body that is no request of the protocol, but a file, with the header that it lacks.
+
+    Args:
+        kind: the media type that the client names; empty for none.
+        body: the body, which may be compressed.
+    """
+    actual = next((media_type for start, media_type in FILE_STARTS if body.startswith(start)), kind)
+    if not (actual in KINDS or actual.startswith("image/")):
+        return
+    sent = f"the header Content-Type: {kind}" if kind else "no header Content-Type"
+    rule = f"send Content-Type: {actual}" if actual in KINDS else f"pictures must be {' or '.join(IMAGES)}"
+    raise ValidationError(f"the body looks like {actual}, but the request has {short_repr(sent)[1:-1]}; {rule}")
 
 
 def _only_input(interface: Interface, kind: str) -> Argument:
@@ -296,7 +322,7 @@ def respond(kind: str, request: InferenceRequest, results: Mapping[str, np.ndarr
 
 def _npy(array: np.ndarray) -> bytes:
     file = io.BytesIO()
-    np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+    np.save(file, np.asarray(array, order="C"), allow_pickle=False)  # `ascontiguousarray` adds an axis to scalars
     return file.getvalue()
 
 

@@ -166,6 +166,8 @@ class ServedModel:
             request: InferenceRequest = read_file() if is_short else await self.in_reader(read_file)
             return request
         header_length = http.headers.get(protocol.HEADER_LENGTH)
+        if header_length is None:
+            bodies.refuse_files(kind, body)
         if encoding is None and len(body) <= INLINE_BYTES:
             return self.interface.parse(body, header_length)
 
@@ -290,7 +292,12 @@ def _bad_request(http: HTTPRequest, error: Exception) -> Response:
 
 def _http_error(http: HTTPRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    text = error.detail if error.detail != "Not Found" else f"there is nothing at {short_repr(http.url.path)}"
+    text = error.detail
+    if text == "Not Found":
+        text = f"there is nothing at {short_repr(http.url.path)}"
+    elif text == "Method Not Allowed":
+        allowed = (error.headers or {}).get("Allow", "")
+        text = f"{short_repr(http.url.path)} takes {allowed or 'other methods'}, got {short_repr(http.method)}"
     return error_response(text, error.status_code, error.headers)
 
 
