@@ -302,10 +302,7 @@ def test_chat_reads_messages_from_lines(path: Path) -> None:
 def test_chat_prompt_option_gives_one_reply(path: Path) -> None:
     result = run_chat(path, "-p", "hello", "--temperature", "0", "--context", "40", "--system", "hell")
     assert result.exit_code == 0
-    assert (
-        "the context is full: the reply ends here. /new begins a new conversation; --context makes more room"
-        in result.stderr
-    )
+    assert "the context is full: the reply ends here; --context makes more room\n" in result.stderr
 
 
 def test_chat_continues_after_full_context(path: Path) -> None:
@@ -344,7 +341,7 @@ def test_chat_keeps_interrupted_reply(path: Path, monkeypatch: pytest.MonkeyPatc
     result = run_chat(path, text="hello\nhell\n")
     assert result.exit_code == 0
     assert result.stderr.count("stopped") == 2
-    assert chat.ENDS["open"] == "stopped"
+    assert chat.ENDS["open"][0] == "stopped"
 
 
 def test_control_characters_are_escaped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +400,7 @@ def test_chat_set_changes_options(path: Path) -> None:
         ("/set temperature -1", "temperature must be 0 or more, got -1.0"),
         ("/set min-p 2", "min_p must be in [0, 1], got 2.0"),
         ("/set limit 0", "limit must be positive, got 0"),
-        ("/set json-schema none.json", "No such file"),
+        ("/set json-schema none.json", "--json-schema: 'none.json' cannot be read: No such file or directory"),
         ("/set json-schema {", "--json-schema: the text is not JSON"),
     ],
 )
@@ -434,6 +431,10 @@ def test_chat_json_schema_and_stop(path: Path, tmp_path: Path) -> None:
     assert run_chat(path, "--json-schema", str(schema), "-p", "hello").stdout.strip() in ('"yes"', '"no"')
     result = run_chat(path, "--json-schema", '{"const": [1, 2]}', "--stop", ", ", "-p", "hello")
     assert result.stdout == "[1\n"
+    result = run_chat(path, "--json-schema", "none.json", "-p", "hello")
+    assert "'none.json' cannot be read" in str(result.exception)
+    assert "ready" not in result.stderr, "the model was loaded before"
+    assert "the reply has reached --limit\n" in run_chat(path, "--limit", "1", "-p", "hello").stderr
     error = run_chat(path, "--json-schema", '{"type": 3}', "-p", "hello").exception
     assert isinstance(error, ValidationError)
 

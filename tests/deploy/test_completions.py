@@ -292,8 +292,9 @@ def test_chat_serve_is_a_command(path: Path) -> None:
     )
     assert process.stdout is not None
     try:
-        title, url, example, end = (process.stdout.readline().strip() for _ in range(4))
+        title, url, example, page, end = (process.stdout.readline().strip() for _ in range(5))
         assert title == "other is served for clients of OpenAI's API:"
+        assert page.startswith(f"The page {url.removesuffix('v1')} has a conversation")
         assert end == "Ctrl-C stops it"
         with openai.OpenAI(base_url=url, api_key="none") as client:
             found = client.chat.completions.create(model="other", messages=HI)

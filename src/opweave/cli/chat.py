@@ -18,7 +18,7 @@ from rich.text import Text
 
 from ..support.errors import DataError, ValidationError, require
 from ..support.names import short_repr
-from .chat_commands import ChatLines
+from .chat_commands import ChatLines, schema_of
 from .common import PrecisionName, Verbose, app, console, errors
 
 DEFAULT_ROOM = 2048
@@ -34,10 +34,11 @@ MAX_HISTORY = 1000
 """Number of lines that the file of the history keeps."""
 
 ENDS = {
-    "full": "the context is full: the reply ends here. /new begins a new conversation; --context makes more room",
-    "limit": "the reply has reached --limit; /set limit changes it",
-    "open": "stopped",
+    "full": ("the context is full: the reply ends here; --context makes more room", "; /new begins a new conversation"),
+    "limit": ("the reply has reached --limit", "; /set limit changes it"),
+    "open": ("stopped", ""),
 }
+"""Reports of ends that need one, and what can be done about them in a conversation."""
 
 
 @app.command()
@@ -122,6 +123,8 @@ def chat(
         from ..deploy import ModelServer  # fails here if the extra is missing
         from ..scale.protocol import default_name
     Sampler(**options)  # wrong options fail before the model is loaded
+    if json_schema:
+        schema_of(json_schema)
     options |= {"limit": limit, "stop": stop or [], "json_schema": json_schema}
     file = GGUF(model)
     place = ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]
@@ -152,7 +155,7 @@ def chat(
         return
     lines = ChatLines(decoder, vocabulary, system, options)
     if prompt is not None:
-        _reply(lines, prompt)
+        _reply(lines, prompt, is_only=True)
         return
     for line in _lines():
         if not line:
@@ -177,7 +180,8 @@ def _print_server(url: str, name: str) -> None:
     console.print(f"{name} is served for clients of OpenAI's API:", f"{url}/v1", sep="\n", soft_wrap=True)
     request = {"model": name, "messages": [{"role": "user", "content": "How many days are in a week?"}]}
     sent = f"curl -sS -d {shlex.quote(json.dumps(request))} {url}/v1/chat/completions"
-    console.print(sent, "Ctrl-C stops it", sep="\n", soft_wrap=True)
+    page = f"The page {url}/ has a conversation, {url}/metrics is for Prometheus"
+    console.print(sent, page, "Ctrl-C stops it", sep="\n", soft_wrap=True)
     console.file.flush()
 
 
@@ -236,7 +240,7 @@ def history_path() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "opweave" / "chat_history"
 
 
-def _reply(lines: ChatLines, message: str) -> None:
+def _reply(lines: ChatLines, message: str, *, is_only: bool = False) -> None:
     conversation = lines.conversation
     reply = conversation.say(message, lines.limit, grammar=lines.grammar)
     try:
@@ -248,5 +252,6 @@ def _reply(lines: ChatLines, message: str) -> None:
     console.print()
     statistics = conversation.reply
     if statistics.end in ENDS:
-        errors.print(Text(ENDS[statistics.end], "yellow"), soft_wrap=True)
+        report, remedy = ENDS[statistics.end]
+        errors.print(Text(report if is_only else report + remedy, "yellow"), soft_wrap=True)
     errors.print(Text(str(statistics), "dim"))

@@ -63,6 +63,8 @@ def schema_of(text: str) -> Any:
     is_inline = text.lstrip().startswith("{")
     try:
         return json.loads(text if is_inline else Path(text).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"--json-schema: {short_repr(text)} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise DataError(f"--json-schema: {'the text' if is_inline else text} is not JSON: {error}") from None
 
