@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,6 +75,81 @@ def test_columns_have_names_of_their_own_and_others_are_kept() -> None:
     assert found["id"] is given["id"]
     assert found["label"] is given["label"]
     np.testing.assert_allclose(found["score"], expected(2)["y"], rtol=1e-6)
+
+
+RECURRENT = """g (float[2, {rows}, 3] x, float[{rows}] z) => (float[2, 1, {rows}, 4] y, float[1, {rows}, 4] h,
+    float[4, {rows}] t) <float[1, 4, 3] w = {{{w}}}, float[1, 4, 4] r = {{{r}}}, int64[1] first = {{0}}> {{
+    y, h = RNN<hidden_size = 4>(x, w, r) s = Squeeze(h, first) q = Transpose<perm = [1, 0]>(s) t = Add(q, z) }}"""
+"""Rows along the second axis of x and h, the third of y, the last of t, and the first of z."""
+
+AXES = {"x": 1, "y": 2, "h": -2, "t": -1}
+
+
+def recurrent(rows: str) -> bytes:
+    values = np.random.default_rng(1).uniform(-1, 1, 28).round(3)
+    return model(RECURRENT, rows=rows, w=", ".join(map(str, values[:12])), r=", ".join(map(str, values[12:])))
+
+
+def sequences(rows: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(2)
+    return {"x": random.random((rows, 2, 3), np.float32), "z": random.random(rows, np.float32)}
+
+
+@pytest.mark.parametrize("fixed", ["n", "1", "4"])
+@pytest.mark.parametrize("rows", [0, 1, 3, 4, 6])
+def test_rows_along_other_axes(fixed: str, rows: int) -> None:
+    """Columns have their rows first, whatever the axes of the model; ONNX Runtime computes what they must be."""
+    predict = pickle.loads(pickle.dumps(Predictor(recurrent(fixed), axes=AXES)))
+    columns = predict(sequences(rows))
+    assert {name: values.shape for name, values in columns.items()} == {
+        "y": (rows, 2, 1, 4),
+        "h": (rows, 1, 4),
+        "t": (rows, 4),
+    }
+    session = ort.InferenceSession(recurrent("1"), providers=["CPUExecutionProvider"])
+    for row in range(rows):
+        given = sequences(rows)
+        y, h, t = session.run(["y", "h", "t"], {"x": given["x"][row][:, None], "z": given["z"][row : row + 1]})
+        np.testing.assert_allclose(columns["y"][row], y[:, :, 0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(columns["h"][row], h[:, 0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(columns["t"][row], t[:, 0], rtol=1e-5, atol=1e-6)
+
+
+def test_columns_in_the_layout_of_the_model_are_not_copied() -> None:
+    predict, given = Predictor(recurrent("n"), axes=AXES), sequences(3)
+    copies.reset()
+    predict(given)
+    assert copies.by_reason[predictor.OTHER_AXIS].bytes == given["x"].nbytes
+    given["x"] = np.moveaxis(np.ascontiguousarray(np.moveaxis(given["x"], 0, 1)), 1, 0)
+    copies.reset()
+    columns = predict(given)
+    assert copies.count == 0
+    assert columns["h"].base is not None, "a view of the output"
+
+
+@pytest.mark.parametrize(
+    ("axes", "text"),
+    [
+        ({"u": 1}, "axes: 'u' is neither an input nor an output of the model"),
+        ({"y": 4}, "axes['y'] must be in [-4, 4), as it has 4 axes, got 4"),
+        ({"y": True}, "axes['y'] must be an integer, got True"),
+        ({"y": "n"}, "axes['y'] must be an integer, got 'n'"),
+        (["y"], "axes must map inputs and outputs to axes, got ['y']"),
+    ],
+)
+def test_wrong_axes(axes: Any, text: str) -> None:
+    with pytest.raises(ow.ValidationError, match=re.escape(text)):
+        Predictor(recurrent("n"), axes=axes)
+
+
+def test_error_about_rows_names_their_axis() -> None:
+    given = sequences(3)
+    with pytest.raises(
+        ow.ValidationError, match=r"got shape \[2, 1, 3, 4\]; axes=\{'y': 2\} says that they are along axis 2"
+    ):
+        Predictor(recurrent("n"), axes={"x": 1})(given)
+    with pytest.raises(ow.ValidationError, match=r"each of the 3 rows along axis 3, got shape \[2, 1, 3, 4\]"):
+        Predictor(recurrent("n"), axes={"x": 1, "y": 3})(given)
 
 
 @pytest.mark.parametrize(("fixed", "rows"), [("n", 5), ("4", 4)])

@@ -29,6 +29,9 @@ SEPARATE_ROWS = "rows that are separate arrays"
 FIXED_ROWS = "a model with a fixed number of rows"
 """The reason for copies if a batch has a different number of rows: the last rows are padded, and results concatenated."""
 
+OTHER_AXIS = "rows that are not along the first axis of an input"
+"""The reason for a copy of a column into the layout of the model (`Predictor(axes=)`)."""
+
 
 class Predictor:
     """Runs an ONNX model on batches: dictionaries of columns, which are arrays with a row for each example.
@@ -47,6 +50,10 @@ class Predictor:
             store. With `ray.put(np.fromfile(path, np.uint8))`, all processes of a machine share the memory of the weights.
         inputs: the model's input for each column that it reads, {column: input}. Default: columns with the inputs' names.
         outputs: the column for each output that is computed, {output: column}. Default: all outputs, under their names.
+        axes: the axis of the rows, {input or output of the model: axis}, for those where it is not the first one; negative
+            numbers count from the last axis. Columns always have their rows first: `axes={"h": 1}` makes an output `h` of
+            shape [layers, rows, width] a column of shape [rows, layers, width], which is a view. A column for such an input
+            is copied if it is not a view of the model's layout.
         threads: maximum number of threads of an operation on the CPU. In a worker of Ray, default and maximum are the
             processors that Ray has assigned to the worker (`num_cpus`). Elsewhere as for `create_context`.
         device: the name of a device of `opweave.devices()` to run on. In a worker of Ray, "gpu" is the GPU that Ray has
@@ -78,6 +85,7 @@ class Predictor:
         inputs: Mapping[str, str] | None = None,
         outputs: Mapping[str, str] | None = None,
         *,
+        axes: Mapping[str, int] | None = None,
         threads: int | None = None,
         device: str = "cpu",
         precision: Precision = "float32",
@@ -85,12 +93,16 @@ class Predictor:
     ) -> None:
         if isinstance(model, (str, os.PathLike)):
             model = os.path.abspath(model)  # other processes have other working directories
-        make = partial(type(self), threads=threads, device=device, precision=precision, operations=operations)
+        make = partial(
+            type(self), axes=axes, threads=threads, device=device, precision=precision, operations=operations
+        )
         self._recipe = make, (model, inputs, outputs)
         self._session = open_session(model, threads, device, precision, operations)
         parts = parts_of(self._session)
-        self._rows = _fixed_rows(parts.inputs)
-        self._inputs = _by_column(parts.inputs, inputs)
+        self._axes = _axes(axes, [*parts.inputs, *parts.outputs.values()])
+        rows_first = [_rows_first(argument, self._axes) for argument in parts.inputs]
+        self._rows = _fixed_rows(rows_first)
+        self._inputs = _by_column(rows_first, inputs)
         self._outputs = _by_output(parts.outputs, outputs)
         self._names = list(self._outputs)
 
@@ -151,7 +163,8 @@ class Predictor:
 
     def _run(self, feed: Mapping[str, np.ndarray], rows: int) -> dict[str, Any]:
         if not rows:
-            return {name: _no_rows(parts_of(self._session).outputs[name]) for name in self._outputs}
+            declared = parts_of(self._session).outputs
+            return {name: _no_rows(_rows_first(declared[name], self._axes)) for name in self._outputs}
         size = self._rows or rows
         if rows == size:
             return self._run_part(feed, 0)
@@ -170,23 +183,42 @@ class Predictor:
         """Run the model on one batch of rows. `first` is the index of the first row, for messages."""
         rows, names = len(next(iter(feed.values()))), self._names
         try:
-            results = self._session.run(names, feed)
+            results = self._session.run(names, self._as_declared(feed))
         except MLError as error:
             for row in range(rows):
                 alone = {name: np.repeat(array[row : row + 1], self._rows or 1, axis=0) for name, array in feed.items()}
                 try:
-                    self._session.run(names, alone)
+                    self._session.run(names, self._as_declared(alone))
                 except MLError as cause:
                     columns = ", ".join(f"{c!r} (input {a.name!r})" for c, a in self._inputs.items())
                     raise type(cause)(f"row {first + row} of the columns {columns}: {cause}") from error
             raise
         outputs = dict(zip(names, results, strict=True))
         for name, values in outputs.items():
-            fits = np.ndim(values) > 0 and len(values) == rows
-            require(
-                fits, f"output {name!r} must have a row for each of the {rows} rows, got shape {list(np.shape(values))}"
-            )
+            axis, shape = self._axes.get(name, 0), np.shape(values)
+            if not (-len(shape) <= axis < len(shape) and shape[axis] == rows):
+                place = "" if axis == 0 else f" along axis {axis}"
+                others = [other for other, size in enumerate(shape) if size == rows]
+                hint = f"; axes={{{name!r}: {others[0]}}} says that they are along axis {others[0]}" if others else ""
+                text = (
+                    f"output {name!r} must have a row for each of the {rows} rows{place}, got shape {list(shape)}{hint}"
+                )
+                raise ValidationError(text)
+            if axis:
+                outputs[name] = np.moveaxis(values, axis, 0)
         return outputs
+
+    def _as_declared(self, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """The arrays with their rows along the axes that the model declares."""
+        if not self._axes.keys() & feed.keys():
+            return feed
+        turned = {}
+        for name, array in feed.items():
+            turned[name] = np.moveaxis(array, 0, self._axes.get(name, 0))
+            if not turned[name].flags.c_contiguous:
+                memory.copies.add(array.nbytes, OTHER_AXIS)
+                turned[name] = np.ascontiguousarray(turned[name])
+        return turned
 
 
 def open_session(
@@ -259,6 +291,39 @@ def _ray_worker() -> Any:
     if ray is None or not ray.is_initialized() or ray.get_runtime_context().worker.mode != ray.WORKER_MODE:
         return None
     return ray.get_runtime_context()
+
+
+def _axes(axes: Any, declared: Sequence[Argument]) -> dict[str, int]:
+    """The axes of rows other than 0, not negative where the rank is known."""
+    if axes is None:
+        return {}
+    ranks = {argument.name: None if argument.dims is None else len(argument.dims) for argument in declared}
+    require(isinstance(axes, Mapping), f"axes must map inputs and outputs to axes, got {short_repr(axes)}")
+    checked = {}
+    for name, axis in axes.items():
+        hint = meant_names([name], list(ranks)) if isinstance(name, str) else ""
+        text = (
+            f"axes: {short_repr(name)} is neither an input nor an output of the model ({short_repr(list(ranks))}){hint}"
+        )
+        require(name in ranks, text)
+        is_axis = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+        require(is_axis, f"axes[{name!r}] must be an integer, got {short_repr(axis)}")
+        rank = ranks[name]
+        if rank is None:
+            require(not any(a.name == name and not a.element_type for a in declared), f"axes: {name!r} is no tensor")
+        else:
+            rule = f"axes[{name!r}] must be in [{-rank}, {rank}), as it has {rank} axes, got {axis}"
+            require(-rank <= axis < rank, rule)
+        checked[name] = int(axis) if rank is None else int(axis) % rank
+    return {name: axis for name, axis in checked.items() if axis}
+
+
+def _rows_first(argument: Argument, axes: Mapping[str, int]) -> Argument:
+    """An input or output as columns have it: with its rows along the first axis."""
+    axis, dims = axes.get(argument.name, 0), argument.dims
+    if not axis or dims is None:
+        return argument
+    return argument.with_dims((dims[axis], *(dim for other, dim in enumerate(dims) if other != axis)))
 
 
 def _by_column(declared: Sequence[Argument], inputs: Mapping[str, str] | None) -> dict[str, Argument]:
