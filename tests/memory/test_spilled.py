@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opweave.memory import owner, spilled
+from opweave.memory import copies, owner, spilled
 from opweave.memory.spilled import SpilledArrays
 
 RANDOM = np.random.default_rng(0)
@@ -53,11 +53,20 @@ def test_add_keeps_types_shapes_and_segments(monkeypatch: pytest.MonkeyPatch) ->
     assert len(store._segments) > 2
 
 
+def test_add_counts_the_copy() -> None:
+    copies.reset()
+    SpilledArrays().add(np.zeros(1 << 17))
+    tally = copies.by_reason["weights in a temporary file"]
+    assert (tally.count, tally.bytes) == (1, 1 << 20)
+
+
 def test_add_leaves_small_arrays_and_views() -> None:
     store = SpilledArrays()
     small, view = np.zeros(100), np.frombuffer(bytes(1 << 20), np.uint8)
+    copies.reset()
     assert store.add(small) is small
     assert store.add(view) is view
+    assert copies.count == 0
     assert store._segments == []
     with store.releasing():
         store.release()

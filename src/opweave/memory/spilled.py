@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from . import copying
 from .host import ALIGNMENT, owner
 
 SEGMENT_BYTES = 2**26
@@ -52,7 +53,7 @@ class SpilledArrays:
         copy: np.ndarray = np.frombuffer(segment, array.dtype, array.size, len(segment) - self._left).reshape(
             array.shape
         )
-        np.copyto(copy, array)
+        copying.copy(copy, array, "weights in a temporary file")
         copy.flags.writeable = False
         self._left -= size
         return copy
