@@ -291,7 +291,8 @@ def test_comparisons_with_numbers_are_those_of_python(data_type: str) -> None:
     values = np.array([0, 1, 2, 100, 127], data_type)
     x = xp.asarray(values)
     for number in NUMBERS:
-        for compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
+        orders = () if data_type == "bool" else (operator.lt, operator.le, operator.gt, operator.ge)
+        for compare in (operator.eq, operator.ne, *orders):
             results = compare(x, number), compare(number, x)
             assert [result.dtype for result in results] == [xp.bool, xp.bool]
             assert results[0].tolist() == [compare(value, number) for value in values.tolist()], (number, compare)
@@ -309,3 +310,79 @@ def test_arrays_are_assigned_to_themselves() -> None:
         else:
             x[mine], values[key] = x, values.copy()
         np.testing.assert_array_equal(np.asarray(x), values)
+
+
+UNCHANGED: dict[str, Any] = {
+    "broadcast_to": lambda x: xp.broadcast_to(x, x.shape),
+    "broadcast_arrays": lambda x: xp.broadcast_arrays(x, x)[0],
+    "reshape": lambda x: xp.reshape(x, x.shape, copy=True),
+    "flip": lambda x: xp.flip(x, axis=()),
+    "roll": lambda x: xp.roll(x, 0, axis=0),
+    "roll without axes": lambda x: xp.roll(x, (), axis=()),
+    "tile": lambda x: xp.tile(x, ()),
+    "tile of a scalar": lambda x: xp.tile(x[0, 0], ()),
+    "sum": lambda x: xp.sum(x, axis=(), dtype=x.dtype),
+    "prod": lambda x: xp.prod(x, axis=(), dtype=x.dtype),
+    "max": lambda x: xp.max(x, axis=()),
+    "mean": lambda x: xp.mean(x, axis=()),
+    "cumulative_prod": lambda x: xp.cumulative_prod(x[:1, :1], axis=0),
+    "diff": lambda x: xp.diff(x, n=0),
+    "all": lambda x: xp.all(x > 0, axis=()),
+    "clip": lambda x: xp.clip(x),
+    "positive": lambda x: xp.positive(x),
+    "squeeze": lambda x: xp.squeeze(x, ()),
+    "moveaxis": lambda x: xp.moveaxis(x, (), ()),
+    "matrix_power": lambda x: xp.linalg.matrix_power(x[:2, :2], 1),
+    "astype": lambda x: xp.astype(x, x.dtype),
+    "asarray": lambda x: xp.asarray(x, copy=True),
+    "array": lambda x: ow.array(x),
+}
+
+
+@pytest.mark.parametrize("is_pending", [False, True])
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_functions_that_change_nothing_return_another_array(name: str, is_pending: bool) -> None:
+    x = xp.asarray(X[0])
+    if is_pending:
+        x = x * 1
+    y = UNCHANGED[name](x)
+    values = y.numpy().copy()
+    y[...] = 7
+    np.testing.assert_array_equal(x.numpy(), X[0])
+    y = UNCHANGED[name](x)
+    x[...] = 5
+    np.testing.assert_array_equal(y.numpy(), values)
+
+
+def test_functions_that_change_nothing_share_values() -> None:
+    x = xp.asarray(np.zeros(1000, np.float32))
+    ow.memory.copies.reset()
+    y = xp.broadcast_to(x, x.shape)
+    assert y is not x
+    assert y.memory is x.memory
+    assert ow.memory.copies.count == 0
+
+
+def test_functions_copy_arrays_of_numpy_that_they_return() -> None:
+    values = np.zeros(4, np.float32)
+    y = xp.broadcast_to(values, (4,))  # type: ignore[arg-type]
+    y[0] = 1
+    assert y.tolist() == [1, 0, 0, 0]
+    assert values.tolist() == [0] * 4
+
+
+@pytest.mark.parametrize("name", ["less", "less_equal", "greater", "greater_equal"])
+@pytest.mark.parametrize("number", [True, 1, 2.5])
+def test_truth_values_have_no_order(name: str, number: float) -> None:
+    mask = xp.asarray([True, False])
+    for operands in ((mask, number), (number, mask), (mask, mask)):
+        with pytest.raises(ow.ValidationError, match=f"^{name}: takes arrays of kind numeric, got bool"):
+            getattr(xp, name)(*operands)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv", "pow", "lt", "ge", "floordiv", "mod"])
+def test_arithmetic_and_order_refuse_truth_values(name: str) -> None:
+    mask = xp.asarray([True, False])
+    for operands in ((mask, 1), (2.5, mask), (mask, xp.asarray([1, 2])), (xp.asarray([1.0, 2.0]), mask)):
+        with pytest.raises(ow.ValidationError, match="bool"):
+            getattr(operator, name)(*operands)

@@ -44,6 +44,7 @@ from .indexing import *  # noqa: F403
 from .indexing import _index as _index, _set_item as _set_item
 from .manipulation import *  # noqa: F403
 from .products import *  # noqa: F403
+from .public import publish
 from .selection import *  # noqa: F403
 from .statistics import *  # noqa: F403
 from .transcendental import *  # noqa: F403
@@ -101,6 +102,7 @@ __all__ = [
 ]  # fmt: skip
 
 complete({name: globals()[name] for name in __all__})
+publish(globals(), __all__)
 
 
 def __dir__() -> list[str]:

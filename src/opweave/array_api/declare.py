@@ -10,7 +10,6 @@ from typing import Any
 from .. import ops
 from ..core.dtypes import INFO
 from ..lazy.array import Array
-from ..lazy.assignment import copy_of
 from ..lazy.from_memory import make_array
 from ..lazy.mask import as_mask
 from ..ops.docs import fill
@@ -71,7 +70,7 @@ def unary(
         x = as_array(x, name)
         require_kind(x, kind, name)
         output = compute(x)
-        return as_mask(output) if to_mask else copy_of(x) if output is x else output
+        return as_mask(output) if to_mask else output
 
     returns = f"of the shape {'of `x`, bool' if to_mask else 'and data type of `x`'}"
     return _describe(
@@ -91,7 +90,7 @@ def binary(
     """Declare a function of two arrays, or of an array and a Python number; arguments as for `unary`."""
 
     def function(x1: Any, x2: Any, /) -> Array:
-        if to_mask and (result := _compare_with_number(name, compute, x1, x2)) is not None:
+        if to_mask and (result := _compare_with_number(name, kind, compute, x1, x2)) is not None:
             return as_mask(result)
         (x1, x2), dtype = promote_operands(name, kind, x1, x2)
         output = compute(x1, x2)
@@ -107,15 +106,16 @@ def binary(
     return _describe(name, function, takes, doc, returns, errors, operands, result)
 
 
-def _compare_with_number(name: str, compute: Callable[[Any, Any], Array], x1: Any, x2: Any) -> Array | None:
+def _compare_with_number(name: str, kind: str, compute: Callable[[Any, Any], Array], x1: Any, x2: Any) -> Array | None:
     """Compare an array with a Python number as Python does, whether its data type holds the number or not.
 
-    Return None for other operands.
+    Return None for other operands. Truth values equal numbers, but have no order.
     """
     is_swapped = not isinstance(x1, Array)
     x, number = (x2, x1) if is_swapped else (x1, x2)
     if not isinstance(x, Array) or not isinstance(number, (int, float)):
         return None
+    require_kind(x, kind, name)
     if x.dtype.kind == "f":
         try:
             value: float = float(number)

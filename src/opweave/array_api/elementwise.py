@@ -11,7 +11,6 @@ from .. import ops
 from ..core.dtypes import FLOAT64
 from ..custom import expression
 from ..lazy.array import Array
-from ..lazy.assignment import copy_of
 from ..support.errors import ValidationError
 from . import host
 from .arguments import as_array, convert, require_kind
@@ -298,7 +297,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
                 raise ValidationError(f"clip: bounds must be of the kind of x, {dtype}, got {bound.dtype}")
             bound = convert(bound, dtype)
         result = limit(result, bound)
-    return copy_of(result) if result is x else result
+    return result
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from .elementwise import abs
 from .host import on_host
 from .manipulation import broadcast_arrays, broadcast_to, expand_dims, matrix_transpose, moveaxis, reshape, stack
 from .products import matmul, tensordot, vecdot
+from .public import publish
 from .statistics import max, min, sum
 from .types import float32
 
@@ -545,3 +546,4 @@ __all__ = [
 complete(
     {name: globals()[name] for name in __all__ if name not in ("matmul", "matrix_transpose", "tensordot", "vecdot")}
 )
+publish(globals(), __all__)

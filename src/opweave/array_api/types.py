@@ -140,7 +140,10 @@ def _common(a: DType, b: DType, name: str) -> DType:
 
 
 def check_number(value: Any, dtype: DType, name: str) -> None:
-    """Require that a Python number has the kind of an array that it is combined with, or a simpler kind."""
+    """Require that a Python number has the kind of an array that it is combined with, or a simpler kind.
+
+    Truth values are no numbers: they combine with each other alone.
+    """
     kinds = "b" if isinstance(value, builtins.bool) else "iuf" if isinstance(value, int) else "f"
     if dtype.kind not in kinds:
         raise ValidationError(

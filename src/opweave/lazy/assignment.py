@@ -35,11 +35,16 @@ _ASSIGNED = {Array: Assigned, ArrayMask: AssignedMask, Assigned: Assigned, Assig
 def copy_of(array: Array) -> Array:
     """Return another array with the same values: assignments change only one of the two. Computed values are shared."""
     result: Array
-    if array.memory is None or type(array) not in _ASSIGNED:
+    if array.memory is None or not is_assignable(array):
         result = identity(array)
     else:
         result = Array(array.context, array.desc, array.code, array=array.memory)
     return as_mask(result) if isinstance(array, ArrayMask) else result
+
+
+def is_assignable(array: Array) -> bool:
+    """Whether an array has values of its own: it shares the memory of no NumPy array or tensor."""
+    return type(array) in _ASSIGNED
 
 
 def require_assignable(array: Array) -> None:
@@ -49,7 +54,7 @@ def require_assignable(array: Array) -> None:
             f"x[key] = value: the array {array.desc} is a constant of a function of jit; pass it as an argument, or assign to "
             "array_api.asarray(x, copy=True)"
         )
-    if type(array) not in _ASSIGNED:
+    if not is_assignable(array):
         raise TypeError(
             f"x[key] = value: the array {array.desc} shares the memory of a NumPy array or a tensor; "
             "opweave.array(values) copies these"
@@ -125,4 +130,4 @@ def _take_values(array: Array, result: Array) -> None:
     array.readers = []
 
 
-__all__ = ["Assigned", "AssignedMask", "copy_of", "replace_values", "require_assignable"]
+__all__ = ["Assigned", "AssignedMask", "copy_of", "is_assignable", "replace_values", "require_assignable"]

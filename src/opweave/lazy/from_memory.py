@@ -20,6 +20,7 @@ from ..memory.arrays import as_array, contiguous, describe, is_immutable
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 from .array import Array, Watched, code_of, force
+from .assignment import copy_of
 
 
 def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) -> Array:
@@ -46,7 +47,8 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
     """
     if data_type is not None and not isinstance(values, Array):
         check(data_type)
-    return make_array(values, data_type, copy)
+    result = make_array(values, data_type, copy)
+    return copy_of(result) if copy and result is values and isinstance(result, Array) else result
 
 
 def make_array(

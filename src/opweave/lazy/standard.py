@@ -175,10 +175,12 @@ def _promoting(operation: str, swap: bool) -> Callable[[Any, Any], Any]:
             other = _function("asarray")(other, device=self.context)
         if operation == "div" and self.data_type not in (*FLOATS, FLOAT64) and is_value(other):
             raise ValidationError(
-                f"/: takes arrays of floats, got {self._desc}; // rounds down, opweave.ops.div rounds towards zero, and "
-                "opweave.array_api.astype converts"
+                f"/: takes arrays of floats, got {self.dtype}{list(self.shape)}; // rounds down, opweave.ops.div rounds "
+                "towards zero, and opweave.array_api.astype converts"
             )
         is_promoted = isinstance(other, StandardArray) and other.data_type != self.data_type
+        # The function refuses truth values, which operations take for uint8.
+        is_promoted |= self.dtype.kind == "b" or getattr(getattr(other, "dtype", None), "kind", "") == "b"
         # WebNN's matmul takes only matrices of floats.
         if operation == "matmul":
             is_promoted |= self.data_type not in (*FLOATS, FLOAT64) or 1 in (self.rank, getattr(other, "ndim", 2))
