@@ -15,6 +15,7 @@ from opweave.context.graph import recorded_graph
 from opweave.core.graph import Graph, MLOperand, Node
 from opweave.core.operation import Op
 from opweave.js import webnn_only
+from support.graphs import compute_again
 
 REFERENCE = ow.ml.create_context(device="reference")
 
@@ -44,8 +45,7 @@ def outputs_of(result: Any) -> dict[str, MLOperand]:
 
 def run(context: ow.MLContext, op: Op[..., Any], call: Call) -> dict[str, np.ndarray]:
     builder, result, arrays = record(context, op, call)
-    graph = builder.build(outputs_of(result))
-    return context.compute(graph, {name: arrays[name] for name in graph.inputs})
+    return compute_again(context, builder.build(outputs_of(result)), arrays)
 
 
 def run_decomposed(op: Op[..., Any], call: Call, context: ow.MLContext = REFERENCE) -> dict[str, np.ndarray]:
