@@ -145,6 +145,12 @@ PRODUCTS: dict[str, Build] = {
     "matmul with a constant at the left": lambda b, x, n, m: b.matmul(weights(b, x, 7, 12), x(n, 12, m)),
     "matmul of sums of sizes": lambda b, x, n, m: b.matmul(b.concat([x(n, 8), x(m, 8)], 0), x(8, 9)),
     "matmul and a transpose": lambda b, x, n, m: b.matmul(x(n, m), b.transpose(x(17, m))),
+    "a vector and columns": lambda b, x, n, m: b.matmul(x(3, 1, 40), x(3, 40, n)) * 2,
+    "two vectors and terms": lambda b, x, n, m: b.matmul(x(m, 2, n), x(m, n, 20)) + x(20),
+    "few columns": lambda b, x, n, m: b.matmul(x(n, 64), weights(b, x, 64, 3)).sigmoid() / n,
+    "products of one vector": lambda b, x, n, m: (lambda h: b.matmul(h, x(64, n)).sigmoid() * b.matmul(h, x(64, n)))(
+        x(1, 64) * 2
+    ),
     "gemm": lambda b, x, n, m: b.gemm(x(n, 40), x(6, 40), c=x(6), alpha=0.5, beta=2.0, b_transpose=True),
     "gemm of columns": lambda b, x, n, m: b.gemm(x(m, n), x(m, 5), c=x(n, 1), a_transpose=True),
     "gemm of all sizes": lambda b, x, n, m: b.gemm(x(m, n), x(n, m), c=x(n, n), a_transpose=True, b_transpose=True),
@@ -158,6 +164,23 @@ PRODUCTS: dict[str, Build] = {
     "attention of stacks": lambda b, x, n, m: _attend(b, x(m, 2, n, 8), x(m, 2, 9, 8), x(m, 2, 9, 8)),
 }
 """Matrix products: rows, columns, terms and stacks with names."""
+
+DIVIDED_SUMS: dict[str, tuple[Build, list[dict[str, int]]]] = {
+    "rows": (
+        lambda b, x, n, m: b.matmul(x(n, 200), weights(b, x, 200, 24)).relu(),
+        [{"n": 13}, {"n": 100}, {"n": 5}],
+    ),
+    "terms": (lambda b, x, n, m: b.matmul(x(20, n), x(n, 24)), [{"n": 900}, {"n": 33}, {"n": 20}]),
+    "stacks of terms": (
+        lambda b, x, n, m: b.matmul(x(m, 20, n), x(m, n, 23)) + x(23),
+        [{"n": 900, "m": 2}, {"n": 33, "m": 9}, {"n": 400, "m": 1}],
+    ),
+    "windows": (
+        lambda b, x, n, m: b.conv2d(x(1, 64, n, m), weights(b, x, 16, 64, 3, 3), padding=[1, 1, 1, 1]),
+        [{"n": 8, "m": 8}, {"n": 3, "m": 20}, {"n": 12, "m": 16}],
+    ),
+}
+"""Products that split-K divides for the first sizes, and sizes with more tiles, or with parts without steps."""
 
 CONVOLUTIONS: dict[str, Build] = {
     "conv2d": lambda b, x, n, m: _conv(b, x(n, 3, m, 9), x(4, 3, 3, 3), x(4), padding=[1, 1, 1, 1]).relu(),

@@ -13,6 +13,7 @@ from support.gpu_sizes import (
     ATTENTION,
     CLOSE,
     CONVOLUTIONS,
+    DIVIDED_SUMS,
     EXACT,
     INTEGER_PRODUCTS,
     PRODUCT_SIZES,
@@ -73,6 +74,13 @@ def test_products_are_those_of_the_reference(context: ow.MLContext, name: str) -
 @pytest.mark.parametrize("name", INTEGER_PRODUCTS)
 def test_integer_products_are_those_of_the_reference(context: ow.MLContext, name: str) -> None:
     check_with_reference(context, INTEGER_PRODUCTS[name], "int8", 0, PRODUCT_SIZES[:3])
+
+
+@pytest.mark.parametrize("name", DIVIDED_SUMS)
+def test_sums_with_names_are_divided(context: ow.MLContext, name: str) -> None:
+    make, sizes = DIVIDED_SUMS[name]
+    graph = check_with_reference(context, make, "float32", 1e-4, sizes)
+    assert len(kernels_of(graph)) == 2
 
 
 def test_cuda_graphs_are_updated_for_new_sizes(context: ow.MLContext, driver: CpuDriver) -> None:

@@ -10,6 +10,7 @@ from support.gpu_sizes import (
     ATTENTION,
     CLOSE,
     CONVOLUTIONS,
+    DIVIDED_SUMS,
     EXACT,
     FLOATS_ONLY,
     INTEGER_PRODUCTS,
@@ -27,6 +28,7 @@ from support.webgpu_device import gpu_context
 from support.webgpu_kernels import engine_of, kernels_of
 
 import opweave as ow
+from opweave.backends.gpu.contraction import tiled, tiles
 from opweave.context.graph import program_of, state_of
 
 pytest.importorskip("wgpu", reason="wgpu is not installed")
@@ -82,6 +84,16 @@ def test_products_are_those_of_the_reference(context: ow.MLContext, name: str, d
 @pytest.mark.parametrize("name", INTEGER_PRODUCTS)
 def test_integer_products_are_those_of_the_reference(context: ow.MLContext, name: str, data_type: Any) -> None:
     check_with_reference(context, INTEGER_PRODUCTS[name], data_type, 0, PRODUCT_SIZES)
+
+
+@pytest.mark.parametrize("name", DIVIDED_SUMS)
+def test_sums_with_names_are_divided(
+    context: ow.MLContext, compiled: list[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(tiles, "choose", lambda *_: (tiled.Tile(32, 32, 8, 4, 4), 3))
+    make, sizes = DIVIDED_SUMS[name]
+    check_with_reference(context, make, "float32", 1e-4, sizes)
+    assert len(compiled) == 2
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != LEVELS])

@@ -85,6 +85,8 @@ class CudaBackend(GpuBackend):
 
     def tile(self, contraction: Contraction) -> tuple[TensorTile, int]:
         assert self.engine is not None
+        if contraction.has_names:
+            return super().tile(contraction)
         tiles = self.engine.tiles
         return tiles.measure(contraction) if self.measures else tiles.find(contraction) or super().tile(contraction)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...core.graph import Desc, Graph, Node, Operand, iter_operands, map_operands
-from ...core.sizes import is_same_shape, is_same_size, is_static
+from ...core.sizes import is_same_shape, is_same_size
 from ...expr import ir
 from ...expr.array import Traced, is_rounded, round_float16
 from ...expr.gpu import Features
@@ -53,8 +53,7 @@ class Schedule:
         self.backend, self.features = backend, features
         self._rounds = backend.precision == "ieee"
         self.unrounded: set[Node] = set()
-        self._has_names = graph.has_names
-        if self._has_names:
+        if graph.has_names:
             _require_numbers(graph, backend, features)
         self._kernels = Kernels(backend, features)
         self._values: dict[Operand, Pending | Input] = {}
@@ -120,7 +119,6 @@ class Schedule:
     def _expression(self, node: Node, program: Formula) -> None:
         """Make the results of a node pending, with operands inlined where `joins` holds."""
         self._make_room(node, program)
-        has_names = self._has_names and self._reads_sizes(node, program)
         arrays: dict[Operand, Traced] = {}
         nodes: list[Node] = []
         anchor: Contraction | None = None
@@ -128,9 +126,6 @@ class Schedule:
         ordered = sorted(read_patterns(node, program).items(), key=lambda pair: pair[0] not in self._in_diamonds)
         for operand, reading in ordered:
             value = self._values.get(operand)
-            if isinstance(value, Pending) and has_names and value.anchor is not None and not value.anchor.takes_sizes:
-                self._in_memory(operand)
-                value = self._values[operand]
             if isinstance(value, Pending) and self._is_inlined(value, operand, node, program, reading, anchor):
                 result = self._as_read(value)
                 arrays[operand] = result if value.alias is None else reshape_array(result, value.alias)
@@ -140,12 +135,6 @@ class Schedule:
                 arrays[operand] = self._load(operand)
         for operand, result in zip(node.outputs, apply_node(node, self.backend, arrays), strict=True):
             self._values[operand] = Pending(in_data_type(result, operand.data_type), (*nodes, node), anchor)
-
-    def _reads_sizes(self, node: Node, program: Formula) -> bool:
-        """Whether the expression of a node depends on sizes, which the epilogues of some contractions do not take."""
-        values = (self._values.get(operand) for operand in node.operands)
-        bodies = [value.result.body for value in values if isinstance(value, Pending)]
-        return program.has_sizes or any(map(ir.has_sizes, bodies))
 
     def _as_read(self, value: Pending) -> Traced:
         result = value.result
@@ -218,8 +207,7 @@ class Schedule:
         (operand,), (result,) = node.operands, node.outputs
         value = self._value(operand)
         is_shared = self._uses[operand] > 1 or operand in self._outputs
-        takes_sizes = not isinstance(value, Pending) or value.anchor is None or value.anchor.takes_sizes
-        if isinstance(value, Pending) and (is_shared or not (takes_sizes or is_static(result.shape))):
+        if isinstance(value, Pending) and is_shared:
             value = self._in_memory(operand)
         if isinstance(value, Pending):
             self._values[result] = replace(value, alias=result.shape, nodes=(*value.nodes, node))

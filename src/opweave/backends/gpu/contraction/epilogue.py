@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....core.sizes import is_same_shape, is_same_size
+from ....core.sizes import Dimension, is_same_shape, is_same_size
 from ....expr import ir
 from ....expr.gpu import Block, Buffer, Features, GpuKernel, GpuModule, kernels
 from ....expr.gpu.dialect import BufferBinding, DialectFunction, KernelEntry, Part
 from ....expr.gpu.types import computed_type
-from ....expr.gpu.writing import workgroup_number
+from ....expr.gpu.writing import Unsigned, workgroup_number
 from ....expr.ir import Expr, Formula, Index, Input, Load, Stored
 from .elements import ElementReader, ElementWriter
-from .parameters import KernelNumbers
+from .parameters import LITERALS, KernelNumbers
 from .problem import Problem
 from .text import entry, function, plus, return_if, statement
 
@@ -177,36 +177,51 @@ def _of(sums: Sequence[str], part: str = "") -> str:
     return ", ".join(f"{name}{part}" for name in sums)
 
 
-def put_partial(problem: Problem) -> DialectFunction:
+def put_partial(problem: Problem, numbers: KernelNumbers = LITERALS) -> DialectFunction:
     """The function `put` for `partial_sums`; part = split * stacks + stack."""
-    quads = -(-problem.columns // 4)
-    store = f"result[(part * {problem.rows}u + row) * {quads}u + column / 4u] = sum;"
-    lines = statement(f"if (row < {problem.rows}u && column < {problem.columns}u)", [store])
+    rows, columns, quads = map(numbers.unsigned, (problem.rows, problem.columns, -(-problem.columns // 4)))
+    store = f"result[(part * {rows} + row) * {quads} + column / 4u] = sum;"
+    lines = statement(f"if (row < {rows} && column < {columns})", [store])
     return function("put", ["part: u32", *PLACE[1:], f"sum: vec4<{problem.sum_type}>"], lines)
 
 
-def partial_sums(problem: Problem, splits: int) -> Stored:
+def partial_sums(problem: Problem, splits: Dimension) -> Stored:
     """The split-K partial sums, [splits * stacks, rows, columns], with columns padded to a multiple of 4."""
     shape = (splits * problem.stacks, problem.rows, -(-problem.columns // 4) * 4)
     axes = tuple(Index(size, k - len(shape)) for k, size in enumerate(shape))
     return Stored(axes, ir.number(0, problem.sums))
 
 
-def addition(problem: Problem, splits: int, width: int = 64) -> tuple[KernelEntry, tuple[int, int, int]]:
-    """The entry point that adds partial sums and calls `put`, and its dispatch size."""
-    quads = -(-problem.columns // 4)
+def addition(
+    problem: Problem, splits: Dimension, most: int, numbers: KernelNumbers = LITERALS, width: int = 64
+) -> tuple[KernelEntry, tuple[int, int, int]]:
+    """The entry point that adds at most `most` partial sums and calls `put`, and its dispatch size."""
+    quads, unsigned = -(-problem.columns // 4), numbers.unsigned
     total = problem.stacks * problem.rows * quads
-    number, groups = workgroup_number(-(-total // width))
+    number, groups = workgroup_number(-(-total // width), unsigned=unsigned)
+    rows, columns = unsigned(problem.rows), unsigned(quads)
+    parts = [_part_of_sum(k, total, unsigned) for k in range(1, most)]
+    if not isinstance(splits, int):
+        # Conditions, not a loop: the loads of a loop would wait for each other.
+        parts = [
+            line for k, text in enumerate(parts, 1) for line in statement(f"if ({k}u < {unsigned(splits)})", [text])
+        ]
     lines = [
         f"let index = {number} * {width}u + lane;",
-        *return_if(f"index >= {total}u"),
+        *return_if(f"index >= {unsigned(total)}"),
         "var sum = parts[index];",
-        *(f"sum += parts[{plus('index', k * total)}];" for k in range(1, splits)),
+        *parts,
         # line = stack * rows + row
-        f"let line = index / {quads}u;",
-        f"put(line / {problem.rows}u, line % {problem.rows}u, index % {quads}u * 4u, sum);",
+        f"let line = index / {columns};",
+        f"put(line / {rows}, line % {rows}, index % {columns} * 4u, sum);",
     ]
     return entry(width, lines), groups
+
+
+def _part_of_sum(k: int, total: Dimension, unsigned: Unsigned) -> str:
+    """The statement that adds part `k` of a sum; a part has `total` vectors."""
+    at = plus("index", k * total) if isinstance(total, int) else f"index + {k}u * {unsigned(total)}"
+    return f"sum += parts[{at}];"
 
 
 def assemble(

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, product
 
-from ....core.sizes import is_static
+from ....core.guards import estimate
+from ....core.sizes import Dimension, Size, is_multiple, is_same_size, is_static, may_exceed
 from ....expr.gpu import Features, GpuKernel, GpuModule, element_for_workgroup, shared_elements
 from ....expr.gpu.dialect import Part, Variable
 from ....expr.gpu.writing import workgroup_number
@@ -20,7 +21,7 @@ from ....expr.ir import Formula, Source
 from .elements import ElementReader, ElementWriter
 from .epilogue import assemble
 from .expansion import QuantizedReader, reader_of
-from .problem import Matrix, Problem
+from .problem import Matrix, Problem, has_few_columns
 from .section import Section
 from .team_sums import TeamSums
 from .text import entry, plus, quarter, return_if, stack_offset, statement
@@ -58,18 +59,16 @@ FEW = "few"
 
 
 def is_thin(problem: Problem) -> bool:
-    """Whether one operand is a matrix, and the other at most `MAX_THIN_LINES` vectors. Sizes with names have tiles."""
-    if not is_static((problem.stacks, problem.rows, problem.columns, problem.terms)):
-        return False
-    if isinstance(problem.right, Matrix) and problem.right.quantized is not None and problem.columns < problem.rows:
-        return False  # the few vectors would be quantized
+    """Whether one operand is a matrix, and the other at most `MAX_THIN_LINES` vectors, whose number has no name."""
     sides = isinstance(problem.left, Matrix) and isinstance(problem.right, Matrix) and not problem.is_integer
-    return (
-        sides
-        and problem.taps == 1
-        and min(problem.rows, problem.columns) <= MAX_THIN_LINES
-        and problem.terms >= MIN_THIN_TERMS
-    )
+    if not (sides and problem.taps == 1):
+        return False
+    is_swapped = has_few_columns(problem)
+    if isinstance(problem.right, Matrix) and problem.right.quantized is not None and is_swapped:
+        return False  # the few vectors would be quantized
+    few = problem.columns if is_swapped else problem.rows
+    is_long = isinstance(problem.terms, Size) or problem.terms >= MIN_THIN_TERMS
+    return isinstance(few, int) and few <= MAX_THIN_LINES and is_long
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,8 @@ class ThinKernel(GpuKernel):
         No kernel writes the inputs `fixed` of `before`. `title` is the title of `before`.
         """
         size = self.sections[0].few.source.desc.element_count
-        if self.before is not None or size > MAX_SHARED_ELEMENTS or element_for_workgroup(before) is None:
+        is_large = not is_static((size,)) or size > MAX_SHARED_ELEMENTS
+        if self.before is not None or is_large or element_for_workgroup(before) is None:
             return None
         writing = _Writing(self.sections, features, before, fixed)
         if writing.invocations < MIN_INVOCATIONS:
@@ -133,6 +133,7 @@ class _Writing:
         fixed: Collection[Source] = (),
     ) -> None:
         self.sections, self.features, self.before, self.fixed = sections, features, before, fixed
+        self.module = GpuModule(features)
         self.first = sections[0]
         self.products = max(len(section.problems) for section in sections)
         self.terms = self.first.problems[0].terms
@@ -142,7 +143,7 @@ class _Writing:
         self.fours = self.first.quads
         if self.deep:
             # A matrix of long lines of few words has few workgroups.
-            is_long = self.first.is_quantized and self.every >= COMPUTING_INVOCATIONS
+            is_long = self.first.is_quantized and estimate(self.every) >= COMPUTING_INVOCATIONS
             is_large = before is not None or is_long
             number = min(COMPUTING_INVOCATIONS, features.max_invocations) if is_large else INVOCATIONS
             self.invocations = self._within_memory(number)
@@ -159,11 +160,13 @@ class _Writing:
         self.team, self.turns, self.is_early = self.invocations // self.width, 1, False
         if self.deep:
             most = self.ahead // 4 if self.fours else self.ahead
-            self.chunks = max(1, min(most, self.every // self.team))
-            is_one_round = self.chunks * self.team == self.every
+            self.chunks = max(1, min(most, estimate(self.every) // self.team))
+            is_one_round = is_same_size(self.chunks * self.team, self.every)
             if before is not None and is_one_round and len(sections) == 1:
                 self._take_turns()
-            self.is_early = is_one_round or (self._waits and self.chunks * self.team < self.every)
+            # Terms with names may be fewer than those of a round.
+            has_rounds = is_static((self.every,)) and self.chunks * self.team < self.every
+            self.is_early = is_one_round or (self._waits and has_rounds)
         room = features.max_shared - self._memory[1] - 4 * self.invocations * (before is not None)
         self.sums = TeamSums(
             self.first,
@@ -176,7 +179,8 @@ class _Writing:
             turns=self.turns,
             room=room,
         )
-        self.number, self.workgroups = workgroup_number(sum(self.totals), features.max_workgroups)
+        unsigned = self.module.unsigned
+        self.number, self.workgroups = workgroup_number(sum(self.totals), features.max_workgroups, unsigned)
         self.in_fours = bool(self.deep) and self.first.few_in_fours
         width = self.deep or (4 if self.first.quads else 1)
         self.in_words = bool(self.deep) and self.first.is_quantized
@@ -194,18 +198,18 @@ class _Writing:
 
     def _take_turns(self) -> None:
         """Maximise the turns while enough workgroups are left, so that few workgroups compute the vectors."""
-        while self.groups[0] % 2 == 0 and self.totals[0] // 2 >= MIN_WORKGROUPS:
+        while is_multiple(self.groups[0], 2) and estimate(self.totals[0]) // 2 >= MIN_WORKGROUPS:
             self.turns, self.groups[0], self.totals[0] = 2 * self.turns, self.groups[0] // 2, self.totals[0] // 2
 
     def _workgroups(self, width: int) -> int:
-        return sum(section.units(self.first.quads) // width * section.stacks for section in self.sections)
+        return estimate(sum(section.units(self.first.quads) // width * section.stacks for section in self.sections))
 
     def _lines_of_deep(self) -> int:
         """Lines of a workgroup with a team of adjacent invocations per line, each with one round of loads if possible.
 
         Adding the sums of a team would take as many instructions as expanding a round of words, so these take more rounds.
         """
-        chunks, team, most = self.every, 8, max(8, self.invocations // 4)
+        chunks, team, most = estimate(self.every), 8, max(8, self.invocations // 4)
         while not self.first.is_quantized and team < most and team * self.ahead < chunks:
             team *= 2
         fewest = max(MIN_WORKGROUPS * INVOCATIONS // self.invocations, min(MIN_WORKGROUPS, self.features.units))
@@ -221,8 +225,8 @@ class _Writing:
         has_room = self._within_memory(self.invocations) == self.invocations
         self.fours = False
         team = 4 * self.invocations // self.width
-        whole = self.width % 4 == 0 and all(section.lines % 4 == 0 for section in self.sections)
-        return has_room and whole and team <= self.every
+        whole = self.width % 4 == 0 and all(is_multiple(section.lines, 4) for section in self.sections)
+        return has_room and whole and team <= estimate(self.every)
 
     @property
     def _part_bytes(self) -> int:
@@ -246,17 +250,17 @@ class _Writing:
     def _invocations(self) -> int:
         """The most invocations of a workgroup that each have a full round of loads, and that the device runs concurrently."""
         features, number = self.features, self._within_memory(INVOCATIONS)
-        is_busy = sum(self.totals) > 2 * features.units
+        is_busy, terms = estimate(sum(self.totals)) > 2 * features.units, estimate(self.terms)
         if self.first.count > MAX_WIDE_LINES or features.is_software or is_busy:
             return number
         while 2 * number <= features.max_invocations and self._within_memory(2 * number) == 2 * number:
-            if 2 * number // self.width * PREFETCHED_TERMS > self.terms:
+            if 2 * number // self.width * PREFETCHED_TERMS > terms:
                 break
             number *= 2
         return number
 
     def kernel(self) -> ThinKernel:
-        module, parts, writers = GpuModule(self.features), list[Part](), list[ElementWriter]()
+        module, parts, writers = self.module, list[Part](), list[ElementWriter]()
         for s, section in enumerate(self.sections):
             vectors, loads = section.vectors(self.features), self.sums.early_loads(section)
             functions, writer = section.end.functions(module, self.features, vectors, _suffix(s), loads)
@@ -278,7 +282,7 @@ class _Writing:
             computed = shared_elements(module, *element, place, self.invocations, self.fixed)
             parts.append(Variable(FEW, type))
         parts.append(entry(self.invocations, list(self._lines(module, computed))))
-        sizes = "; ".join(map(str, self.sections))
+        sizes = "; ".join(section.comment(module) for section in self.sections)
         title = " | ".join(dict.fromkeys(section.title for section in self.sections))
         lines = "fours of lines" if self.fours else "lines"
         vectors_of_terms = f" in vectors of {self.deep}" if self.deep else ""
@@ -289,17 +293,18 @@ class _Writing:
         return ThinKernel(**fields, sections=tuple(self.sections), before=self.before)
 
     def _lines(self, module: GpuModule, computed: tuple[list[str], list[str]]) -> Iterator[str]:
-        total, start = sum(self.totals), 0
+        total, unsigned = sum(self.totals), module.unsigned
+        start: Dimension = 0
         yield f"let number = {self.number};"
-        if self.workgroups[0] * self.workgroups[1] > total:
-            yield from return_if(f"number >= {total}u")
+        if not is_same_size(self.workgroups[0] * self.workgroups[1], total):
+            yield from return_if(f"number >= {unsigned(total)}")
         if len(self.sections) == 1:
             yield from self._section(module, 0, "number", computed)
             return
         for s, groups in enumerate(self.totals):
-            condition = f"if (number < {start + groups}u) " if s + 1 < len(self.totals) else ""
+            condition = f"if (number < {unsigned(start + groups)}) " if s + 1 < len(self.totals) else ""
             yield f"{'} else ' if s else ''}{condition}{{"
-            number = f"(number - {start}u)" if start else "number"
+            number = f"(number - {unsigned(start)})" if s else "number"
             yield from (f"    {line}" for line in self._section(module, s, number, computed))
             start += groups
         yield "}"
@@ -309,10 +314,11 @@ class _Writing:
         early, late = computed
         section, team, stacks = self.sections[s], self.team, self.sections[s].stacks
         line, part = ("lane / {t}u", "lane % {t}u") if section.along else ("lane % {w}u", "lane / {w}u")
-        stack, block = ("stack", f"{number} % {self.groups[s]}u") if stacks > 1 else ("0u", number)
-        few_start, declared = stack_offset(section.few, stack, stacks), "let"
-        if stacks > 1:
-            yield f"let stack = {number} / {self.groups[s]}u;"
+        groups = module.unsigned(self.groups[s]) if may_exceed(stacks, 1) else ""
+        stack, block = ("stack", f"{number} % {groups}") if groups else ("0u", number)
+        few_start, declared = stack_offset(section.few, stack, stacks, module), "let"
+        if groups:
+            yield f"let stack = {number} / {groups};"
         if self.turns > 1:
             yield f"var block = {block} * {self.turns}u;"
             block, declared = "block", "var"
@@ -323,14 +329,14 @@ class _Writing:
         yield f"let few_start = {quarter(few_start, 4 if self.in_fours else 1)};"
         yield from early
         if self.is_early:
-            is_last = self.turns == 1 and self.every < 2 * self.chunks * team
+            is_last = self.turns == 1 and estimate(self.every) < 2 * self.chunks * team
             yield from self._load(s, "part", self.chunks, "let" if is_last else "var")
             if self._waits:
                 yield f"{self.features.dialect.await_previous}();"
         loads = self.sums.early_loads(section)
         yield from self.sums.reads(section, loads, module, stack, block)
         yield from late
-        lines = [*self._sums(s), *self.sums.lines(section, f"put{_suffix(s)}", stack, block, len(loads))]
+        lines = [*self._sums(s), *self.sums.lines(section, f"put{_suffix(s)}", stack, block, len(loads), module)]
         if self.turns == 1:
             yield from lines
             return
@@ -341,7 +347,7 @@ class _Writing:
         """The variables that depend on the line of the matrix: its offset, and its index if blocks of lines have a scale."""
         starts = {"start": self._start(s, unit)}
         if self.in_words:
-            number = f"min({unit}, {self.sections[s].units(self.fours) - 1}u)"
+            number = f"min({unit}, {self.module.unsigned(self.sections[s].units(self.fours) - 1)})"
             starts["line"] = f"{number} * 4u" if self.fours else number
         return starts
 
@@ -349,8 +355,9 @@ class _Writing:
         """The offset of a line of the matrix, or of a group of four lines."""
         section = self.sections[s]
         many, units = section.many[0], section.units(self.fours)
-        offset = stack_offset(many, "stack", section.stacks)
-        start = f"min({unit}, {units - 1}u) * {(4 if self.fours else 1) * many.stride}u"
+        unsigned = self.module.unsigned
+        offset = stack_offset(many, "stack", section.stacks, self.module)
+        start = f"min({unit}, {unsigned(units - 1)}) * {unsigned((4 if self.fours else 1) * many.stride)}"
         start = start if offset == "0u" else f"{offset} + {start}"
         return f"({start}) / {self.deep}u" if self.deep else quarter(start, 4 if section.quads else 1)
 
@@ -365,28 +372,32 @@ class _Writing:
         ahead = self.ahead
         whole = terms // (ahead * team) * ahead * team
         step, width = (many.step // 4, 4) if section.quads else (many.step, 1)
+        unsigned = self.module.unsigned
         for begin, end, loads in ((0, whole, ahead), (whole, terms, 1)):
-            if begin == end:
+            if is_same_size(begin, end):
                 continue
             at, lines = [f"(term + {c * team}u)" if c else "term" for c in range(loads)], list[str]()
             for c in range(loads):
                 for j, reader in enumerate(readers):
-                    lines.append(f"let m{c}_{j} = {reader.load(f'start + {at[c]} * {step}u', width)};")
+                    lines.append(f"let m{c}_{j} = {reader.load(f'start + {at[c]} * {unsigned(step)}', width)};")
             for k in range(section.count):
                 for c in range(loads):
-                    value = self._few_load(f"few_start + {k * few.stride}u + {at[c]} * {few.step}u", 1)
+                    of_vector, of_term = unsigned(k * few.stride), unsigned(few.step)
+                    value = self._few_load(f"few_start + {of_vector} + {at[c]} * {of_term}", 1)
                     lines.append(f"let f{c}_{k} = {f'vec4<f32>({value})' if section.quads else value};")
                     lines += (f"sum_{k}_{j} = fma(f{c}_{k}, m{c}_{j}, sum_{k}_{j});" for j in range(len(readers)))
-            yield from statement(f"for (var term = {begin}u + part; term < {end}u; term += {loads * team}u)", lines)
+            header = f"for (var term = {unsigned(begin)} + part; term < {unsigned(end)}; term += {loads * team}u)"
+            yield from statement(header, lines)
 
     def _deep_loop(self, s: int) -> Iterator[str]:
         count, step = self.every, self.chunks * self.team
-        whole = count // step * step
+        whole, unsigned = count // step * step, self.module.unsigned
         if self.is_early:
             yield from self._early_rounds(s, whole, step)
         for begin, end, loads in ((whole if self.is_early else 0, whole, self.chunks), (whole, count, 1)):
-            if begin != end:
-                header = f"for (var chunk = {begin}u + part; chunk < {end}u; chunk += {loads * self.team}u)"
+            if not is_same_size(begin, end):
+                steps = f"chunk < {unsigned(end)}; chunk += {loads * self.team}u"
+                header = f"for (var chunk = {unsigned(begin)} + part; {steps})"
                 yield from statement(
                     header, [*self._load(s, "chunk", loads, "let"), *self._multiply(s, "chunk", loads)]
                 )
@@ -423,7 +434,7 @@ class _Writing:
         stride = self.sections[s].many[0].stride // self.deep
         for name, c, j, n in self._chunk_names(s, count):
             reader, chunk = self.many[s][j], self._chunk(first, c)
-            place = plus(f"start + {chunk}", n * stride)
+            place = self._plus(f"start + {chunk}", n * stride)
             values = {name: reader.load(place, self.deep)}
             if isinstance(reader, QuantizedReader):
                 values = {name: reader.word(place)}
@@ -434,6 +445,9 @@ class _Writing:
                     values |= {f"{name}_{part}": text for part, text in block.items()}
             for variable, value in values.items():
                 yield f"{declared} {variable} = {value};".lstrip()
+
+    def _plus(self, text: str, number: Dimension) -> str:
+        return plus(text, number) if isinstance(number, int) else f"{text} + {self.module.unsigned(number)}"
 
     def _line(self, reader: QuantizedReader, n: int) -> str:
         """The index of line `n` of an invocation, or of its first line if all have the same blocks."""
@@ -534,10 +548,11 @@ class _Writing:
         """Four terms of vector `k`: half `half` of a chunk."""
         first = f"{chunk} * {self.deep}u"
         if self.in_fours:
-            fours = f"few_start + {k * few.stride // 4 + half}u + {chunk} * {self.deep // 4}u"
+            fours = f"few_start + {self.module.unsigned(k * few.stride // 4 + half)} + {chunk} * {self.deep // 4}u"
             return self._existing(self._few_load(fours, 4), plus(first, 4 * half), "vec4<f32>()")
-        start = k * few.stride + 4 * half * few.step
-        places = [f"few_start + {start + e * few.step}u + {chunk} * {self.deep * few.step}u" for e in range(4)]
+        start, unsigned = k * few.stride + 4 * half * few.step, self.module.unsigned
+        of_chunk = unsigned(self.deep * few.step)
+        places = [f"few_start + {unsigned(start + e * few.step)} + {chunk} * {of_chunk}" for e in range(4)]
         values = (
             self._existing(self._few_load(place, 1), plus(first, 4 * half + e), "0.0f")
             for e, place in enumerate(places)
@@ -546,7 +561,7 @@ class _Writing:
 
     def _existing(self, value: str, term: str, zero: str) -> str:
         """A term of a vector, or zero beyond the last term: the last word of a line may have more numbers."""
-        return f"select({zero}, {value}, {term} < {self.terms}u)" if self.terms % self.deep else value
+        return value if is_multiple(self.terms, self.deep) else f"select({zero}, {value}, {term} < {self.terms}u)"
 
     def _few_load(self, place: str, width: int) -> str:
         return self.few.load(place, width) if self.before is None else f"{FEW}[{place}]"

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ....core.graph import Desc
-from ....core.sizes import may_exceed
+from ....core.sizes import Dimension, is_multiple, is_same_size
 from ....expr import ir
 from ....expr.gpu import Buffer, Features, GpuKernel, GpuModule
 from ....expr.gpu.dialect import Part
@@ -23,9 +23,8 @@ from .elements import ElementReader, ElementWriter
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
 from .expansion import in_words, reader_of
 from .gemv import MAX_COMBINED, is_thin, thin_kernel
-from .named import at_estimates, has_names, may_have_names
-from .parameters import KernelNumbers
-from .problem import Matrix, Problem, ProblemWindow, divide_by_phases, is_spread, strides_of
+from .named import at_estimates, has_names, may_have_names, parts_for
+from .problem import Matrix, Problem, ProblemWindow, divide_by_phases, has_few_columns, is_spread, strides_of
 from .section import Section
 
 Choose: TypeAlias = Callable[["Contraction"], tuple[tensor.TensorTile, int]]
@@ -33,7 +32,7 @@ Choose: TypeAlias = Callable[["Contraction"], tuple[tensor.TensorTile, int]]
 
 
 def by_table(contraction: Contraction) -> tuple[tensor.TensorTile, int]:
-    return tensor_tiles.choose(contraction.problem, contraction.features)
+    return tensor_tiles.choose(contraction.typical, contraction.features)
 
 
 class Contraction:
@@ -44,7 +43,7 @@ class Contraction:
         arranged: rearranged constants, which replace sources.
         orderings: preceding kernels that rearrange operands that are not constants.
         method: "tiled"; "tensor" on tensor cores; "thin" for a matrix and a few vectors; "narrow" for few output channels.
-        splits: the split-K factor, if tiled or on tensor cores.
+        splits: the split-K factor, if tiled or on tensor cores; its maximum if sizes have names.
         has_names: whether sizes have names.
         combined: the contractions of the epilogue, including this one.
     """
@@ -65,33 +64,26 @@ class Contraction:
         on_tensor_cores = tensor.suits(problem, features) and (not self.has_names or may_have_names(problem))
         on_tensor_cores = on_tensor_cores and _is_in_words(problem, constants)
         self.problem, self.arranged = self._arrange(problem, constants, phase_constants, on_tensor_cores)
-        if on_tensor_cores and not (
-            tensor_tiles.is_faster(self._typical, features) if is_faster is None else is_faster
-        ):
+        if on_tensor_cores and not (tensor_tiles.is_faster(self.typical, features) if is_faster is None else is_faster):
             on_tensor_cores = False
             self.problem, self.arranged = self._arrange(problem, constants, phase_constants, on_tensor_cores)
-        is_ordered = on_tensor_cores and not self.has_names
-        self.orderings = terms.orderings(self.problem, self.arranged, features) if is_ordered else []
+        self.orderings = terms.orderings(self.problem, self.arranged, features) if on_tensor_cores else []
         for ordering in self.orderings:
             self.problem = ordering.apply(self.problem)
         narrow = "narrow" if is_narrow(self.problem) else "tiled"
         self.method = "tensor" if on_tensor_cores else "thin" if is_thin(self.problem) else narrow
         self.tile: tiled.Tile | tensor.TensorTile
-        if on_tensor_cores and self.has_names:
-            ranked = tensor_tiles.rank_tiles(self._typical, features)
-            self.tile, self.splits = next((tile, 1) for tile, splits in ranked if splits == 1)
-        else:
-            self.tile, self.splits = choose(self) if on_tensor_cores else tiles.choose(self.problem, features)
+        self.tile, self.splits = choose(self) if on_tensor_cores else tiles.choose(self.typical, features)
 
     @property
-    def _typical(self) -> Problem:
-        """The problem for cost models."""
+    def parts(self) -> Dimension:
+        """The number of parts of a sum. Sizes with names have as many programs as the sizes of the first run, at most."""
+        return parts_for(self.problem, self.tile, self.splits) if self.has_names else self.splits
+
+    @property
+    def typical(self) -> Problem:
+        """The problem for cost models, with numbers."""
         return at_estimates(self.problem) if self.has_names else self.problem
-
-    @property
-    def takes_sizes(self) -> bool:
-        """Whether the kernels, and so their epilogues, may have sizes as parameters."""
-        return self.method != "thin"
 
     @property
     def results(self) -> tuple[Input, ...]:
@@ -105,7 +97,7 @@ class Contraction:
     @property
     def has_constant_matrix(self) -> bool:
         problem = self.problem
-        return (problem.left if problem.columns < problem.rows else problem.right).source in self.arranged
+        return (problem.left if has_few_columns(problem) else problem.right).source in self.arranged
 
     def beside(self, other: Contraction) -> Contraction | None:
         """Merge two contractions for one epilogue; None if one kernel cannot compute both.
@@ -154,7 +146,7 @@ class Contraction:
                     arranged |= arrays
             elif isinstance(side, Matrix) and side.source in originals:
                 constant = originals[side.source]
-                if is_thin(problem) and side.lines == max(problem.rows, problem.columns) and not problem.terms % 4:
+                if is_thin(problem) and _has_many_lines(side, problem) and is_multiple(problem.terms, 4):
                     sides[k], arrays = terms.by_term(side, problem, constant, "")
                     arranged |= arrays
                 else:
@@ -172,24 +164,25 @@ class Contraction:
         problem, features = self.problem, self.features
         end = self._epilogue(epilogue, title)
         if isinstance(self.tile, tensor.TensorTile):
-            is_short = tensor_tiles.is_short(self._typical, self.tile, self.splits, features)
-            kernel = tensor.TensorKernel(problem, self.tile, self.splits, features, is_short)
+            is_short = tensor_tiles.is_short(self.typical, self.tile, self.splits, features)
+            kernel = tensor.TensorKernel(problem, self.tile, self.parts, features, is_short)
             return [*self.ordering_kernels(title), *self._on_tensor_cores(end, kernel, title)]
         if self.method == "thin":
             return self._thin(end, title)
         module = GpuModule(features)
-        size = self._size(module)
+        size = problem.comment(module)
         sides = zip("ab", (problem.left, problem.right), strict=True)
         a, b = readers = [reader_of(name, side, features) for name, side in sides]
         if self.method == "narrow":
             parts, groups = narrow(problem, a, b, module)
             comment = f"{size}; an invocation for each position"
             return self._finish(end, comment, readers, module, parts, groups, title, vectors=False)
-        parts, groups = tiled.body(problem, self.tile, a, b, self.splits, features.dialect, module)
+        parts, groups = tiled.body(problem, self.tile, a, b, self.parts, features.dialect, module)
         comment = f"{size}; tiles of {self.tile}"
         if self.splits == 1:
             return self._finish(end, comment, readers, module, parts, groups, title, vectors=True)
-        sums, parts = ElementWriter(partial_sums(problem, self.splits), features, True), [put_partial(problem), *parts]
+        sums = ElementWriter(partial_sums(problem, self.parts), features, True)
+        parts = [put_partial(problem, module), *parts]
         comment += f", {self.splits} parts"
         summing = assemble(title, comment, readers, [sums], module, parts, groups)
         return [summing, *self._add_parts(end, sums.buffer, title)]
@@ -209,7 +202,7 @@ class Contraction:
 
     def _on_tensor_cores(self, end: Epilogue, kernel: tensor.TensorKernel, title: str) -> list[GpuKernel]:
         if self.splits > 1:
-            sums = partial_sums(self.problem, self.splits)
+            sums = partial_sums(self.problem, self.parts)
             return [kernel.partial(sums, title), *self._add_parts(end, sums, title)]
         try:
             return [kernel.finishing(end, title)]
@@ -219,8 +212,9 @@ class Contraction:
 
     def _add_parts(self, end: Epilogue, sums: Buffer, title: str) -> list[GpuKernel]:
         comment, readers = f"adds up {self.splits} parts of each sum", [ElementReader("parts", sums, self.features, 4)]
-        adding, groups = addition(self.problem, self.splits)
-        return self._finish(end, comment, readers, GpuModule(self.features), [adding], groups, title, vectors=True)
+        module = GpuModule(self.features)
+        adding, groups = addition(self.problem, self.parts, self.splits, module)
+        return self._finish(end, comment, readers, module, [adding], groups, title, vectors=True)
 
     def _finish(
         self,
@@ -251,13 +245,6 @@ class Contraction:
         assert is_aligned, f"{title}: the epilogue must read the result at the position that it writes"
         return fused
 
-    def _size(self, numbers: KernelNumbers) -> str:
-        p = self.problem
-        # The text has no names: kernels that differ only in names are compiled once.
-        stacks, rows, columns, terms = (numbers.number(size) for size in (p.stacks, p.rows, p.columns, p.terms))
-        times = f"{stacks} times " if may_exceed(p.stacks, 1) else ""
-        return f"{times}{rows} x {columns}, sums of {terms}"
-
 
 def _divide_filter(problem: Problem, constants: Mapping[Input, np.ndarray]) -> tuple[Problem, dict[Input, GpuConstant]]:
     """Divide a strided transposed convolution with a constant filter by phases. Returns the problem and its new constants."""
@@ -267,10 +254,15 @@ def _divide_filter(problem: Problem, constants: Mapping[Input, np.ndarray]) -> t
     return problem, {source: filter}
 
 
+def _has_many_lines(side: Matrix, problem: Problem) -> bool:
+    """Whether a side of a GEMV has as many lines as the matrix."""
+    return is_same_size(side.lines, problem.rows if has_few_columns(problem) else problem.columns)
+
+
 def _without_matrix(problem: Problem) -> tuple[Problem, Hashable]:
     """A GEMV problem with the source of the vectors in place of the matrix, and the form of the matrix, for comparison."""
     left, right = problem.left, problem.right
-    if problem.columns < problem.rows:
+    if has_few_columns(problem):
         return replace(problem, left=replace(left, source=right.source)), None
     form = right.quantized.form if isinstance(right, Matrix) and right.quantized is not None else None
     alike = replace(right, source=left.source)

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from ....core.guards import estimate
 from ....core.size_bounds import names_in_empty
+from ....core.size_functions import larger, smaller
 from ....core.size_values import variables_in
-from ....core.sizes import Size, is_static, may_exceed
+from ....core.sizes import Dimension, Size, is_static, may_exceed
 from ....expr.gpu import Features
 from .gemv import MIN_THIN_TERMS
 from .problem import Matrix, Problem, ProblemWindow
-from .tensor import suits
-from .tiled import Steps
+from .tensor import TensorTile, suits
+from .tiled import Steps, Tile
 
 MAX_SHORT = 128
 """The largest number of vectors of tiles for short prompts: two or more of the smallest tiles. An estimate."""
@@ -33,6 +34,17 @@ def at_estimates(problem: Problem) -> Problem:
     """The problem with the sizes of the first run, on which only speed depends; for cost models, which read no operands."""
     rows, columns, stacks = (estimate(size) for size in (problem.rows, problem.columns, problem.stacks))
     return replace(problem, rows=rows, columns=columns, stacks=stacks, channels=estimate(problem.channels))
+
+
+def parts_for(problem: Problem, tile: Tile | TensorTile, splits: int) -> Dimension:
+    """The split-K factor as a formula: `splits` for the sizes of the first run, and less for those with more tiles.
+
+    So a product never has more programs or larger partial sums than these sizes, but for whole tiles.
+    """
+    count = -(-problem.rows // tile.rows) * -(-problem.columns // tile.columns) * problem.stacks
+    if splits == 1 or is_static((count,)):
+        return splits
+    return smaller(splits, larger(1, splits * estimate(count) // count))
 
 
 def names_needed(problem: Problem, features: Features) -> tuple[set[str], set[str]]:

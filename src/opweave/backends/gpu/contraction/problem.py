@@ -16,7 +16,7 @@ import numpy as np
 
 from ....core.graph import Desc
 from ....core.shapes import broadcast, conv_size
-from ....core.sizes import Dimension, is_multiple, is_same_shape, is_same_size, may_exceed
+from ....core.sizes import Dimension, Size, is_multiple, is_same_shape, is_same_size, may_exceed
 from ....expr.ir import Input
 from ..constants import GpuConstant
 from .parameters import LITERALS, KernelNumbers
@@ -244,6 +244,12 @@ class Problem:
     def groups(self) -> int:
         return self.stacks // self.layout.phases
 
+    def comment(self, numbers: KernelNumbers) -> str:
+        """The sizes as text without names, so that kernels that differ only in names are compiled once."""
+        stacks, rows, columns, terms = map(numbers.number, (self.stacks, self.rows, self.columns, self.terms))
+        times = f"{stacks} times " if may_exceed(self.stacks, 1) else ""
+        return f"{times}{rows} x {columns}, sums of {terms}"
+
     def exists(self, stack: str, row: str, column: str, numbers: KernelNumbers = LITERALS) -> str:
         """The condition that an element is inside the result, as text; empty if bounds of rows and columns suffice."""
         # Unsigned: negative positions wrap to large ones.
@@ -311,6 +317,14 @@ class Problem:
         sizes = zip(strides_of(layout.shape[:-1]), layout.shape[:-1], strict=True)
         lines = ("0u" if is_same_size(n, 1) else f"{line} / {unsigned(s)} % {unsigned(n)}" for s, n in sizes)
         return [*lines, column]
+
+
+def has_few_columns(problem: Problem) -> bool:
+    """Whether the columns are the few vectors of a GEMV: the smaller side, or the one that has no name."""
+    is_named = isinstance(problem.rows, Size)
+    if is_named != isinstance(problem.columns, Size):
+        return is_named
+    return problem.columns < problem.rows
 
 
 def has_channels_first(layout: str) -> bool:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ....core.sizes import is_multiple, is_same_size
 from ....expr.gpu import Features
 from .epilogue import Epilogue
-from .problem import Matrix, Problem
+from .parameters import KernelNumbers
+from .problem import Matrix, Problem, has_few_columns
 from .quantized import is_in_words
 
 
@@ -27,7 +29,7 @@ class Section:
     @property
     def is_swapped(self) -> bool:
         """Whether the few vectors are columns."""
-        return self.problems[0].columns < self.problems[0].rows
+        return has_few_columns(self.problems[0])
 
     @property
     def few(self) -> Matrix:
@@ -45,11 +47,11 @@ class Section:
 
     @property
     def count(self) -> int:
-        return min(self.problems[0].rows, self.problems[0].columns)
+        return self.problems[0].columns if self.is_swapped else self.problems[0].rows
 
     @property
     def lines(self) -> int:
-        return max(self.problems[0].rows, self.problems[0].columns)
+        return self.problems[0].rows if self.is_swapped else self.problems[0].columns
 
     @property
     def stacks(self) -> int:
@@ -59,13 +61,13 @@ class Section:
     def quads(self) -> bool:
         """Whether an invocation computes four contiguous lines as a vector."""
         many = self.many[0]
-        whole = many.step % 4 == 0 and all(stride % 4 == 0 for _, stride in many.stack)
-        return many.stride == 1 and many.lines % 4 == 0 and whole
+        whole = is_multiple(many.step, 4) and all(is_multiple(stride, 4) for _, stride in many.stack)
+        return is_same_size(many.stride, 1) and is_multiple(many.lines, 4) and whole
 
     @property
     def along(self) -> bool:
         """Whether adjacent invocations read adjacent terms, because terms are contiguous and lines are not."""
-        return not self.quads and self.many[0].step == 1
+        return not self.quads and is_same_size(self.many[0].step, 1)
 
     @property
     def is_quantized(self) -> bool:
@@ -84,7 +86,7 @@ class Section:
         is_half = many.source.desc.data_type == "float16"
         widths = (8, 4) if is_half and features.float16 and features.dialect.casts_halves else (4,)
         strides = [self.problems[0].terms, many.stride, *(stride for _, stride in many.stack)]
-        return next((width for width in widths if all(stride % width == 0 for stride in strides)), 0)
+        return next((width for width in widths if all(is_multiple(stride, width) for stride in strides)), 0)
 
     def vectors(self, features: Features) -> bool:
         """Whether four results are stored as a vector."""
@@ -95,7 +97,7 @@ class Section:
         """Whether four terms of the few vectors are contiguous and aligned."""
         few = self.few
         strides = [few.stride, few.source.desc.element_count, *(stride for _, stride in few.stack)]
-        return few.step == 1 and all(stride % 4 == 0 for stride in strides)
+        return is_same_size(few.step, 1) and all(is_multiple(stride, 4) for stride in strides)
 
     def units(self, fours: bool) -> int:
         return -(-self.lines // 4) if fours else self.lines
@@ -107,8 +109,8 @@ class Section:
         layout = self.quads, self.along, self.deep(features), self.is_quantized
         return *read, self.count, self.is_swapped, *layout, self.is_constant
 
-    def __str__(self) -> str:
-        problem, number = self.problems[0], len(self.problems)
-        times = f"{problem.stacks} times " if problem.stacks > 1 else ""
-        products = f"{number} products of " if number > 1 else ""
-        return f"{products}{times}{problem.rows} x {problem.columns}, sums of {problem.terms}"
+    def comment(self, numbers: KernelNumbers) -> str:
+        """The products as text without names, so that kernels that differ only in names are compiled once."""
+        problem, count = self.problems[0], len(self.problems)
+        products = f"{count} products of " if count > 1 else ""
+        return f"{products}{problem.comment(numbers)}"

@@ -12,6 +12,7 @@ from ....expr.gpu.dialect import Variable
 from ....expr.gpu.teams import Team, TeamValue
 from ....expr.gpu.types import computed_type
 from ....expr.ir import Load
+from .parameters import KernelNumbers
 from .section import Section
 from .text import plus, statement
 
@@ -85,23 +86,27 @@ class TeamSums:
             yield f"var given_{k}_{n} = vec4<f32>();"
         for k in range(section.count if loads else 0):
             problem = section.problems[0]
-            lines = [f"let at = {problem.flat_index(stack, f'{k}u', 'column')};"]
+            lines = [f"let at = {problem.flat_index(stack, f'{k}u', 'column', module)};"]
             for n, load in enumerate(loads):
                 values = (module.load(load.source, plus("at", c)) for c in range(4))
                 lines.append(f"given_{k}_{n} = vec4<f32>({', '.join(values)});")
-            inside = statement(f"if (column < {problem.columns}u)", lines)
-            yield from statement(f"if ({self._stores(section)})", [f"let column = {self._column(block)};", *inside])
+            inside = statement(f"if (column < {module.unsigned(problem.columns)})", lines)
+            yield from statement(
+                f"if ({self._stores(section, module)})", [f"let column = {self._column(block)};", *inside]
+            )
 
-    def _stores(self, section: Section) -> str:
+    def _stores(self, section: Section, texts: KernelNumbers) -> str:
         if self._stores_fours:
             return f"lane < {self.width // 4}u"
-        return f"part == 0u && unit < {section.units(self.fours)}u"
+        return f"part == 0u && unit < {texts.unsigned(section.units(self.fours))}"
 
     def _column(self, block: str) -> str:
         """The first of four columns of the result that an invocation stores."""
         return f"{block} * {self.width}u + lane * 4u" if self._stores_fours else "unit * 4u"
 
-    def lines(self, section: Section, put: str, stack: str, block: str, preloaded: int) -> Iterator[str]:
+    def lines(
+        self, section: Section, put: str, stack: str, block: str, preloaded: int, texts: KernelNumbers
+    ) -> Iterator[str]:
         """Yield the statements. `put` is the function that stores results; `preloaded` is the number of loads in `reads`."""
         products, memory = range(len(section.problems)), self._team.elements
         turn = f"turn % {self._memories}u * {memory * self._together}u" if self._memories > 1 else ""
@@ -129,7 +134,7 @@ class TeamSums:
                 else:
                     sums = [*(self._sum(k, j, line, begins[k]) for j in products), *more]
                     stores += self._puts(section, put, stack, block, k, sums)
-            yield from statement(f"if ({self._stores(section)})", stores)
+            yield from statement(f"if ({self._stores(section, texts)})", stores)
             if numbers.stop < section.count or (self.turns > 1 and self._memories == 1):
                 yield "workgroupBarrier();"
 

@@ -225,7 +225,9 @@ def is_turned(problem: Problem, features: Features) -> bool:
 class TensorKernel:
     """A kernel for tensor cores."""
 
-    def __init__(self, problem: Problem, tile: TensorTile, splits: int, features: Features, starts_early: bool) -> None:
+    def __init__(
+        self, problem: Problem, tile: TensorTile, splits: Dimension, features: Features, starts_early: bool
+    ) -> None:
         assert features.tensor_cores is not None
         self.starts_early = starts_early
         self.problem, self.tile, self.splits, self.cores = problem, tile, splits, features.tensor_cores
@@ -235,6 +237,7 @@ class TensorKernel:
         self.form = form_of(problem, features)
         self.is_turned = is_turned(problem, features)
         self.cuts_off = needs_order(problem, features) and not is_same_size(self._sides()[0].step, 1)
+        self.is_divided = not (isinstance(splits, int) and splits == 1)
         self.share = -(-self.steps.count // splits)
         few = estimate(self.share)
         is_doubled = self.in_three and isinstance(problem.right, ProblemWindow) and few <= MAX_DOUBLED_STEPS
@@ -302,8 +305,8 @@ class TensorKernel:
 
     def partial(self, target: Buffer, title: str) -> GpuKernel:
         """The kernel that computes split-K partial sums, [splits * stacks, rows, columns]."""
-        width = target.desc.shape[-1]
-        line = f"((part * {self.problem.stacks} + stack) * {self.problem.rows} + row)"
+        stacks, rows, width = map(self.numbers.number, (self.problem.stacks, self.problem.rows, target.desc.shape[-1]))
+        line = f"((part * {stacks} + stack) * {rows} + row)"
         return self._kernel(
             title,
             [],
@@ -345,7 +348,7 @@ class TensorKernel:
         number, stacks, tile = self.numbers.number, self.problem.stacks, self.tile
         tiles, down = number(self.down * self.across), number(self.down)
         yield "program = tl.program_id(0)"
-        yield f"part = {f'program // {number(self.down * self.across * stacks)}' if self.splits > 1 else '0'}"
+        yield f"part = {f'program // {number(self.down * self.across * stacks)}' if self.is_divided else '0'}"
         yield f"stack = {f'program // {tiles} % {number(stacks)}' if may_exceed(stacks, 1) else '0'}"
         yield f"number = program % {tiles}"
         first_row, first_column = f"number % {down}", f"number // {down}"
@@ -378,8 +381,9 @@ class TensorKernel:
             yield from operand.start()
         yield f"total = tl.zeros({sizes}, tl.float32)"
         first, last = "0", self.numbers.number(steps.count)
-        if self.splits > 1:
-            first, last = f"part * {self.share}", f"tl.minimum((part + 1) * {self.share}, {last})"
+        if self.is_divided:
+            share = self.numbers.number(self.share)
+            first, last = f"part * {share}", f"tl.minimum((part + 1) * {share}, {last})"
         yield f"for step in range({first}, {last}):"
         body = [*steps.lines(), *(line for operand in operands for line in operand.load()), *self._dots()]
         yield from (f"    {line}" for line in body)

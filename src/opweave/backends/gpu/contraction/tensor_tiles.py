@@ -9,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 from math import ceil
 
+from ....core.guards import estimate
 from ....core.sizes import is_same_size
 from ....expr.gpu import Features
 from . import tiles
@@ -90,7 +91,11 @@ def is_mirrored(problem: Problem, features: Features) -> bool:
 
     Tiles then have the speed of those with rows and columns exchanged.
     """
-    return needs_order(problem, features) and problem.left.step != 1 and problem.right.step == 1
+    return (
+        needs_order(problem, features)
+        and not is_same_size(problem.left.step, 1)
+        and is_same_size(problem.right.step, 1)
+    )
 
 
 def measured_tiles(problem: Problem, features: Features) -> tuple[MeasuredTile, ...]:
@@ -164,7 +169,7 @@ def reading(problem: Problem, features: Features, *, writes: bool = False) -> fl
     assert features.tensor_cores is not None
     if features.tensor_cores.float32 != "tf32":
         return 0.0
-    read = sum(side.source.desc.byte_length for side in (problem.left, problem.right))
+    read = estimate(sum(side.source.desc.byte_length for side in (problem.left, problem.right)))
     return (read + 4 * problem.stacks * problem.rows * problem.columns * writes) / READ_BYTES_PER_US
 
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import prod
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from ....core.graph import Desc
+from ....core.guards import estimate
+from ....core.sizes import is_same_size
 from ....expr.gpu import Features, GpuKernel
 from ....expr.gpu.triton import Bfloat16
 from ....expr.ir import Input
 from ..constants import GpuConstant
-from ..triton_kernel import triton_kernel
+from ..triton_kernel import TritonNumbers, triton_kernel
 from . import layout
 from .problem import Matrix, Problem, ProblemWindow, is_float32
 from .text import python, stack_offset
@@ -162,7 +164,7 @@ def _order(matrix: Matrix, problem: Problem, form: Form) -> Matrix:
     """The matrix in new arrays, with contiguous terms and lines aligned to 16 bytes."""
     own, data_type = matrix.own_axes, "float16" if form in ROUNDED else matrix.source.desc.data_type
     whole = 4 if data_type == "float32" else 8
-    padded = ceil(problem.terms / whole) * whole
+    padded = -(-problem.terms // whole) * whole
     shape = (*(n for n, _ in own), matrix.lines, padded)
     stack = matrix.stack_in(shape)
     desc = Bfloat16(shape) if form == "bfloat16" else Desc(data_type, shape)
@@ -196,7 +198,7 @@ class Ordering:
     @property
     def microseconds(self) -> float:
         moved = self.matrix.source.desc.byte_length + sum(result.desc.byte_length for result in self.results)
-        return START_US + moved / COPIED_BYTES_PER_US
+        return START_US + estimate(moved) / COPIED_BYTES_PER_US
 
     def kernel(self, title: str, features: Features) -> GpuKernel:
         assert features.tensor_cores is not None
@@ -205,33 +207,36 @@ class Ordering:
         is_divided, is_rounded = self.form == "divided", self.form in ROUNDED
         label = f"terms in order{f', in {self.form}' if is_rounded else ''}"
         comment = f"{label}{', divided for three products of TF32' if is_divided else ''}"
-        across, down = (ceil(size / TILE) for size in (self.ordered.stride, self.matrix.lines))
+        across, down = (-(-size // TILE) for size in (self.ordered.stride, self.matrix.lines))
+        numbers = TritonNumbers()
         return triton_kernel(
             f"{title}: {label}",
             comment,
             arguments,
             DIVIDED if is_divided else ROUND if self.form == "tf32" else (),
-            self._lines(across, down),
+            list(self._lines(across, down, numbers)),
             programs=across * down * prod(n for n, _ in self.matrix.own_axes),
             warps=WARPS,
             stages=1,
             cores=features.tensor_cores,
             written=len(self.results),
+            sizes=numbers.sizes,
         )
 
-    def _lines(self, across: int, down: int) -> Iterator[str]:
-        matrix, channels, own = self.matrix, self.problem.channels, self.matrix.own_axes
-        stacks, lines, padded = prod(n for n, _ in own), matrix.lines, self.ordered.stride
+    def _lines(self, across: int, down: int, numbers: TritonNumbers) -> Iterator[str]:
+        matrix, number, own = self.matrix, numbers.number, self.matrix.own_axes
+        stacks, channels = prod(n for n, _ in own), number(self.problem.channels)
+        lines, padded = number(matrix.lines), number(self.ordered.stride)
         yield "program = tl.program_id(0)"
-        yield f"stack = program // {across * down}"
-        yield f"line = program // {across} % {down} * {TILE} + tl.arange(0, {TILE})[:, None]"
-        yield f"term = program % {across} * {TILE} + tl.arange(0, {TILE})[None, :]"
-        start = python(stack_offset(replace(matrix, stack=tuple(own)), "stack", stacks))
-        at = f"term * {matrix.step}"
+        yield f"stack = program // {number(across * down)}"
+        yield f"line = program // {number(across)} % {number(down)} * {TILE} + tl.arange(0, {TILE})[:, None]"
+        yield f"term = program % {number(across)} * {TILE} + tl.arange(0, {TILE})[None, :]"
+        start = python(stack_offset(replace(matrix, stack=tuple(own)), "stack", stacks, numbers))
+        at = f"term * {number(matrix.step)}"
         if self.problem.taps > 1:
-            at = f"term // {channels} * {matrix.tap} + term % {channels} * {matrix.step}"
-        inside = f"(line < {lines}) & (term < {self.problem.terms})"
-        yield f"x = tl.load(source + ({start} + line * {matrix.stride} + {at}), mask={inside}, other=0.0)"
+            at = f"term // {channels} * {number(matrix.tap)} + term % {channels} * {number(matrix.step)}"
+        inside = f"(line < {lines}) & (term < {number(self.problem.terms)})"
+        yield f"x = tl.load(source + ({start} + line * {number(matrix.stride)} + {at}), mask={inside}, other=0.0)"
         yield f"at = (stack * {lines} + line) * {padded} + term"
         values = {"kept": "x"}
         if self.form in ROUNDED:
@@ -263,8 +268,8 @@ def orderings(problem: Problem, constants: Collection[Input], features: Features
     assert features.tensor_cores is not None
     kind, form = features.tensor_cores.float32, form_of(problem, features)
     sides = [side for side in (problem.left, problem.right) if is_float32(side) and not _is_narrow(side)]
-    products = problem.stacks * problem.rows * problem.columns * problem.terms
-    read = sum(side.source.desc.byte_length for side in (problem.left, problem.right)) / COPIED_BYTES_PER_US
+    products = estimate(problem.stacks * problem.rows * problem.columns * problem.terms)
+    read = estimate(sum(side.source.desc.byte_length for side in (problem.left, problem.right))) / COPIED_BYTES_PER_US
     now, then = (max(read, 2 * products / 1e6 / rate) for rate in RATES[kind])
     saved = now - then
     if form in ROUNDED:
@@ -277,7 +282,7 @@ def orderings(problem: Problem, constants: Collection[Input], features: Features
         if any(side.source in constants for side in sides):
             return []
         sides = sides[1:]
-    across = [side for side in sides if side.source not in constants and side.step != 1]
+    across = [side for side in sides if side.source not in constants and not is_same_size(side.step, 1)]
     candidates = [Ordering.of(side, problem, form) for side in across if isinstance(side, Matrix)]
     is_whole = len(candidates) == len(across)  # images of convolutions keep their order
     return candidates if is_whole and saved > sum(ordering.microseconds for ordering in candidates) else []

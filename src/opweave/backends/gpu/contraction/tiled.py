@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ....core.guards import estimate
-from ....core.sizes import is_multiple, is_same_size, may_exceed
+from ....core.sizes import Dimension, is_multiple, is_same_size, is_static, may_exceed
 from ....expr.gpu.dialect import Dialect, Part, Variable
 from ....expr.gpu.writing import MAX_WORKGROUPS, workgroup_number
 from .elements import ElementReader
@@ -290,13 +290,14 @@ def body(
     tile: Tile,
     a: ElementReader,
     b: ElementReader,
-    splits: int,
+    splits: Dimension,
     dialect: Dialect,
     numbers: KernelNumbers,
 ) -> tuple[list[Part], tuple[int, int, int]]:
     """Workgroup memory, the entry point, and its dispatch size. The entry point calls `put(stack, row, column, vec4)`.
 
-    With split-K, the stack passed to `put` is split * stacks + stack.
+    With split-K, the stack passed to `put` is split * stacks + stack. A factor that is a number leaves each part steps; the
+    last parts may have none if sizes have names, and sums of 0 then.
     """
     left = TileSide("a", problem.left, problem, tile, a, numbers)
     right = TileSide("b", problem.right, problem, tile, b, numbers)
@@ -306,7 +307,8 @@ def body(
     steps, unsigned = left.steps, numbers.unsigned
     share = -(-steps.count // splits)
     has_stacks = may_exceed(problem.stacks, 1)
-    stack = f"{place}.z" if splits == 1 else f"{place}.z % {unsigned(problem.stacks)}"
+    is_divided = not (isinstance(splits, int) and splits == 1)
+    stack = f"{place}.z % {unsigned(problem.stacks)}" if is_divided else f"{place}.z"
     once += [
         f"let first_row = {place}.y * {tile.rows}u;",
         f"let first_column = {place}.x * {tile.columns}u;",
@@ -316,11 +318,12 @@ def body(
         *left.setup(),
         *right.setup(),
     ]
-    if splits > 1:
+    if is_divided:
         split = f"{place}.z / {unsigned(problem.stacks)}" if has_stacks else f"{place}.z"
-        once.append(f"let begin = {split} * {share}u;")
-        once.append(f"let end = min(begin + {share}u, {steps.count}u);")
-    begin, end = ("begin", "end") if splits > 1 else ("0u", unsigned(steps.count))
+        once.append(f"let begin = {split} * {unsigned(share)};")
+        once.append(f"let end = min(begin + {unsigned(share)}, {unsigned(steps.count)});")
+    begin, end = ("begin", "end") if is_divided else ("0u", unsigned(steps.count))
+    may_be_empty = is_divided and not is_static((splits, steps.count))
     sums = [f"sum_{r}_{c}" for r in range(tile.height) for c in range(tile.width // 4)]
     fetch = [*_locate_step(steps, tile.depth, numbers), *left.fetch(), *right.fetch()]
     loop = [
@@ -334,9 +337,9 @@ def body(
     text = [
         *once,
         *(f"var {name} = vec4<{problem.sum_type}>();" for name in sums),
-        *statement("", [f"let ahead = {begin};", *fetch]),
+        *statement("if (begin < end)" if may_be_empty else "", [f"let ahead = {begin};", *fetch]),
         *statement(f"for (var step = {begin}; step < {end}; step++)", loop),
-        *_finish(tile, f"{place}.z" if splits > 1 or has_stacks else "0u"),
+        *_finish(tile, f"{place}.z" if is_divided or has_stacks else "0u"),
     ]
     return [left.declaration, right.declaration, entry(tile.invocations, text)], groups
 
@@ -401,6 +404,6 @@ def _finish(tile: Tile, stack: str) -> Iterator[str]:
             yield f"put({stack}, {row}, {column}, sum_{r}_{c});"
 
 
-def workgroups(problem: Problem, tile: Tile, splits: int) -> tuple[int, int, int]:
+def workgroups(problem: Problem, tile: Tile, splits: Dimension) -> tuple[int, int, int]:
     """(tiles across the columns, tiles down the rows, stacks * splits)."""
     return -(-problem.columns // tile.columns), -(-problem.rows // tile.rows), problem.stacks * splits

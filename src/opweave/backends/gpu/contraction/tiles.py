@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil
 
 from ....expr.gpu import Features
-from .named import at_estimates, has_names
 from .problem import Problem
 from .tiled import Steps, Tile
 
@@ -80,11 +79,8 @@ def microseconds(problem: Problem, shape: TileShape, depth: int, splits: int, un
 
 
 def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
-    """The tile, and the split-K factor, which is 1 if sizes have names."""
-    if has_names(problem):
-        _, (shape, depth, splits) = _fastest(at_estimates(problem), features, most=1)
-    else:
-        _, (shape, depth, splits) = _fastest(problem, features)
+    """The tile, and the split-K factor. The sizes are numbers."""
+    _, (shape, depth, splits) = _fastest(problem, features)
     return _tile(shape, depth), splits
 
 
@@ -93,10 +89,8 @@ def least(problem: Problem, features: Features) -> float:
     return _fastest(problem, features)[0]
 
 
-def _fastest(problem: Problem, features: Features, most: float = inf) -> tuple[float, tuple[TileShape, int, int]]:
-    """The fastest option with a split-K factor of at most `most`."""
-    fitting = (option for option in _options(problem, features) if option[2] <= most)
-    options = ((microseconds(problem, *option, features.units), option) for option in fitting)
+def _fastest(problem: Problem, features: Features) -> tuple[float, tuple[TileShape, int, int]]:
+    options = ((microseconds(problem, *option, features.units), option) for option in _options(problem, features))
     return min(options, key=lambda pair: pair[0])
 
 

@@ -1,0 +1,135 @@
+"""Kernels of graphs with names on CUDA are those of the static graph of the first sizes: the same tiles, splits and launches.
+
+Nothing is compiled or run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from support.cuda_driver import CpuDriver, context_on
+from support.gpu_sizes import Build, build, weights
+from support.webgpu_kernels import kernels_of
+
+import opweave as ow
+from opweave import composites as c
+from opweave.backends.cuda import backend, compiler
+from opweave.backends.cuda.driver import CudaFunction
+from opweave.context.graph import state_of
+from opweave.core.size_values import values_at
+from opweave.expr.gpu import GpuKernel
+
+
+class IdleDriver(CpuDriver):
+    """A device that compiles nothing, and has no memory."""
+
+    def functions(self, kernels: Sequence[GpuKernel]) -> list[CudaFunction]:
+        return [CudaFunction(kernel, kernel.block) for kernel in kernels]
+
+    def allocate(self, count: int) -> int:
+        return 1 << 40
+
+    def free(self, address: int) -> None:
+        pass
+
+    def upload(self, address: int, source: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def context(monkeypatch: pytest.MonkeyPatch) -> ow.MLContext:
+    monkeypatch.setattr(backend.CudaBackend, "begin", lambda self, kernels: [])
+    context = context_on(IdleDriver())
+    context._state.drafts = True
+    return context
+
+
+def _layer(b: ow.MLGraphBuilder, x: Any, h: Any, tokens: Any, past: Any = None, heads: int = 12) -> Any:
+    """A layer of an encoder, or of a decoder with `past` keys and values."""
+    features = h.shape[1]
+    size = features // heads
+
+    def dense(value: Any, outputs: int) -> Any:
+        return b.matmul(value, weights(b, x, value.shape[1], outputs))
+
+    q, k, v = (
+        b.transpose(b.reshape(dense(h, features), [tokens, heads, size]), permutation=[1, 0, 2]) for _ in range(3)
+    )
+    if past is not None:
+        k, v = (b.concat([x(heads, past, size), new], 1) for new in (k, v))
+    scores = b.matmul(q, b.transpose(k, permutation=[0, 2, 1])) * size**-0.5
+    seen = b.transpose(b.matmul(b.softmax(scores, 2), v), permutation=[1, 0, 2])
+    h = h + dense(b.reshape(seen, [tokens, features]), features)
+    return h + dense(b.gelu(dense(b.layer_normalization(h, axes=[1]), 4 * features)), features)
+
+
+CASES: dict[str, tuple[Build, list[dict[str, int]]]] = {
+    "encoder": (lambda b, x, n, m: _layer(b, x, x(n, 384), n), [{"n": n} for n in (16, 64, 128, 1000)]),
+    "encoder of batches": (
+        lambda b, x, n, m: _layer(b, x, b.reshape(x(n, 64, 384), [n * 64, 384]), n * 64),
+        [{"n": 1}, {"n": 8}],
+    ),
+    "decoder": (
+        lambda b, x, n, m: _layer(b, x, x(n, 768), n, m),
+        [{"n": 1, "m": 100}, {"n": 1, "m": 1000}, {"n": 64, "m": 64}, {"n": 256, "m": 1}],
+    ),
+    "grouped attention": (
+        lambda b, x, n, m: c.group_query_attention(
+            *(b, x(1, n, 2048), x(1, n, 512), x(1, n, 512), x(1, 8, m, 64), x(1, 8, m, 64)), heads=32, groups=8
+        ),
+        [{"n": 1, "m": 100}, {"n": 1, "m": 1000}, {"n": 64, "m": 10}],
+    ),
+    "one product": (
+        lambda b, x, n, m: b.matmul(x(n, 1024), weights(b, x, 1024, 1024)).relu(),
+        [{"n": n} for n in (1, 13, 40, 100, 1000)],
+    ),
+    "columns": (lambda b, x, n, m: b.matmul(x(40, 1024), x(1024, n)), [{"n": n} for n in (101, 1001)]),
+    "terms": (lambda b, x, n, m: b.matmul(x(40, n), x(n, 64)), [{"n": n} for n in (33, 1000, 4096)]),
+    "a vector and terms": (lambda b, x, n, m: b.matmul(x(12, 1, n), x(12, n, 64)), [{"n": n} for n in (100, 4096)]),
+    "a vector and columns": (lambda b, x, n, m: b.matmul(x(12, 1, 64), x(12, 64, n)), [{"n": n} for n in (33, 1001)]),
+    "images": (
+        lambda b, x, n, m: b.conv2d(
+            b.conv2d(x(1, 64, n, m), weights(b, x, 128, 64, 3, 3), padding=[1, 1, 1, 1], strides=[2, 2]).relu(),
+            weights(b, x, 256, 128, 1, 1),
+        ),
+        [{"n": 56, "m": 56}, {"n": 20, "m": 30}, {"n": 8, "m": 8}],
+    ),
+    "batches of images": (
+        lambda b, x, n, m: b.conv2d(x(n, 256, 14, 14), weights(b, x, 256, 256, 3, 3), padding=[1, 1, 1, 1]).relu(),
+        [{"n": 1}, {"n": 32}],
+    ),
+}
+
+
+def _launches(graph: ow.MLGraph) -> list[tuple[Any, ...]]:
+    """The method, tile and launch of each kernel. The first line of products is "// sizes; tile"."""
+    return [
+        (
+            kernel.source.splitlines()[0].split("; ")[1:],
+            kernel.workgroups,
+            kernel.block,
+            kernel.compiler,
+            kernel.options,
+            kernel.starts_early,
+        )
+        for kernel in kernels_of(graph)
+    ]
+
+
+@pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_are_those_of_the_first_sizes(context: ow.MLContext, name: str) -> None:
+    make, sizes = CASES[name]
+    for numbers in sizes:
+        graph = _version_at(build(context, make, "float32"), numbers)
+        expected = _launches(build(context, make, "float32", {"n": 1, "m": 1} | numbers))
+        assert _launches(graph) == expected, numbers
+
+
+def _version_at(graph: ow.MLGraph, numbers: Mapping[str, int]) -> ow.MLGraph:
+    """The graph with names after a call with sizes, which is not run."""
+    shapes = {name: values_at(desc.shape, {"n": 1, "m": 1} | numbers) for name, desc in graph.inputs.items()}
+    state_of(graph).version_for("compute", shapes)  # type: ignore[attr-defined]
+    return graph
