@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import doctest
+import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +24,9 @@ from torch.utils import _pytree
 
 import opweave as ow
 from opweave import pytorch
-from opweave.pytorch import order
+from opweave.pytorch import installed, order
+
+ROOT = Path(__file__).parents[2]
 
 CPU = ow.ml.create_context(device="cpu", verify=False)
 
@@ -553,6 +557,23 @@ def test_diff_of_state_leaves_buffers_alone() -> None:
     assert module.count.item() == 0
 
 
+def test_sizes_that_follow_from_constants() -> None:
+    """Values of constants are known, so that shapes may follow from them."""
+
+    def forward(self: Any, x: Any) -> Any:
+        positions = torch.arange(0, 8)
+        low, high, kept = positions[0] - positions[-1], self.high[1], torch.nonzero(positions % 3 == 0)[:, 0]
+        wide = torch.ones(2, high.item()).lgamma() + x[0, 0]
+        return (
+            x[:, kept] * 2,
+            torch.arange(low.item(), high.item(), 2) + x.sum(),
+            x[:, :1].expand(-1, high.item()),
+            wide,
+        )
+
+    check(forward, torch.randn(2, 8), high=torch.tensor([4, 5]))
+
+
 # Loading -------------------------------------------------------------------------------------------------------------
 
 
@@ -567,6 +588,25 @@ def test_order_of_mesa_and_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     order.check_order()
 
 
+@pytest.mark.parametrize("version", ["2.12.1", "1.13.1+cu117", "2.5.0a0+gitabc"])
+def test_older_version_is_named(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_by_opweave() -> None:
+        torch._dynamo.reset()
+        torch.compile(nn.ReLU(), backend="opweave")(torch.ones(2))
+
+    monkeypatch.setattr(torch, "__version__", version)
+    error = rf"needs torch 2\.13 or newer, and {re.escape(version)} is installed: pip install --upgrade 'torch>=2\.13'"
+    with pytest.raises(ow.MissingExtraError, match=f"from_torch {error}"):
+        ow.from_torch(nn.ReLU().eval(), (torch.ones(2),))
+    with pytest.raises(Exception, match=error):
+        compile_by_opweave()
+
+
+def test_oldest_version_is_that_of_the_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["optional-dependencies"]["torch"] == [f"torch>={'.'.join(map(str, installed.MIN_TORCH))}"]
+
+
 def test_names_need_no_pytorch() -> None:
     script = "import sys; sys.modules['torch'] = None; import opweave as ow; print(ow.from_torch.__name__)\n"
     script += "try:\n    ow.from_torch(len)\nexcept ow.MissingExtraError as error:\n    print(error)"
@@ -576,7 +616,7 @@ def test_names_need_no_pytorch() -> None:
     assert "torch" in done.stdout.splitlines()[1]
 
 
-@pytest.mark.parametrize("name", ["", ".custom", ".module", ".registry", ".tensors"])
+@pytest.mark.parametrize("name", ["", ".custom", ".installed", ".module", ".registry", ".tensors"])
 def test_examples(name: str) -> None:
     module = import_module(f"opweave.pytorch{name}")
     options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

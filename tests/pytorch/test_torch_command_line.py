@@ -17,6 +17,7 @@ from torch import nn
 from torch.export import Dim
 from typer.testing import CliRunner
 
+import opweave as ow
 from opweave.cli import app, main
 
 
@@ -49,6 +50,24 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     args = (torch.randn(5, 4), torch.ones(5, 4).bool(), 2)
     path = tmp_path_factory.mktemp("network") / "network.pt2"
     return save(path, Network(), args, {"scale": torch.tensor(3.0)}, shapes)
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: Any) -> Any:
+        self.count.add_(1)
+        return self.linear(x) * self.count
+
+
+@pytest.fixture(scope="module")
+def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program with a dynamic dimension that writes to a buffer."""
+    path = tmp_path_factory.mktemp("counter") / "counter.pt2"
+    return save(path, Counter(), (torch.randn(5, 4),), None, {"x": {0: Dim("rows", min=2)}})
 
 
 @pytest.fixture(scope="module")
@@ -150,11 +169,80 @@ def test_diff_names_first_that_differs(network: Path) -> None:
     assert "first" in result.output
 
 
-@pytest.mark.parametrize("command", ["run", "info", "bench", "diff"])
+def test_profile_measures_steps(network: Path, tmp_path: Path) -> None:
+    trace, name = tmp_path / "trace.json", symbol_of(network)
+    text = call("profile", network, "--repeat", 2, "--device", "cpu", "--trace", trace)
+    assert "of operation" in text
+    assert f"sizes: {name} = 5" in text
+    assert f"--fix-shapes {name}=SIZE" in text
+    assert json.loads(trace.read_text(encoding="utf-8"))
+    text = call("profile", network, "--repeat", 2, "--device", "cpu", "--fix-shapes", f"{name}=9", "--json")
+    assert json.loads(text)["steps"]
+    assert f"sizes: {name} = 9" in call("profile", network, "--repeat", 2, "--fix-shapes", f"{name}=9")
+
+
+def test_tune_measures_each_shape(network: Path) -> None:
+    name = symbol_of(network)
+    text = call("tune", network, "--seconds", 0, "--device", "cpu", "--shape", f"{name}=6", "--shape", "x=7x4,mask=7x4")
+    assert [line.split(f"{name} = ")[1][0] for line in text.splitlines() if f"{name} = " in line] == ["6", "7"]
+    assert f"{name} = 5" in call("tune", network, "--seconds", 0, "--device", "cpu")
+
+
+@pytest.mark.parametrize("rows", [None, 6])
+def test_convert_and_compile_write_graph(rows: int | None, counter: Path, tmp_path: Path) -> None:
+    """The files compute what PyTorch does; a buffer that the program writes to is an input and an output."""
+    name = symbol_of(counter)
+    fixed = [] if rows is None else ["--fix-shapes", f"{name}={rows}"]
+    shape = f"x: float32[{name if rows is None else rows}, 4]"
+    assert shape in call("convert", counter, tmp_path, *fixed)
+    assert shape in call("compile", counter, "-o", tmp_path / "counter.opweave", "--device", "cpu", *fixed)
+    x, module = np.float32(np.random.randn(6, 4)), torch.export.load(counter).module()
+    expected = module(torch.from_numpy(x)).detach().numpy()
+    session = ow.InferenceSession(tmp_path / "counter.onnx")
+    graph = ow.ml.create_context(device="cpu").load(tmp_path / "counter.opweave")
+    feed = {"x": x, "b_count": np.float32([0])}
+    by_names = dict(zip((item.name for item in session.get_outputs()), session.run(None, feed), strict=True))
+    for results in (by_names, graph.context.compute(graph, feed)):
+        assert sorted(name.removesuffix("_out") for name in results) == ["b_count", "mul"]
+        np.testing.assert_allclose(results["mul"], expected, rtol=1e-5)
+        assert {float(value[0]) for name, value in results.items() if "count" in name} == {1.0}
+    other = {"x": x[:4], "b_count": np.float32([0])}
+    if rows is None:
+        assert graph.context.compute(graph, other)["mul"].shape == (4, 3)
+    else:
+        with pytest.raises(ow.ValidationError, match=r"\[6, 4\]"):
+            graph.context.compute(graph, other)
+
+
+def test_convert_writes_javascript(counter: Path, tmp_path: Path) -> None:
+    call("convert", counter, tmp_path / "counter.mjs", "--fix-shapes", f"{symbol_of(counter)}=6")
+    assert "builder.gemm(" in (tmp_path / "counter.mjs").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", ["convert", "compile"])
+def test_program_that_torch_runs_in_part_is_refused(
+    command: str, log_gamma: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / ("x.onnx" if command == "convert" else "x.opweave")
+    text = error_of(capsys, monkeypatch, command, log_gamma, "-o", output)
+    assert "lgamma" in text
+    assert not output.exists()
+
+
+def test_sizes_that_contradict_are_refused(
+    network: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed = ["--fix-shapes", "x=8x4", "--fix-shapes", "mask=9x4"]
+    text = error_of(capsys, monkeypatch, "convert", network, tmp_path / "x.onnx", *fixed)
+    assert f"--fix-shapes: the dimension '{symbol_of(network)}' is 8 and 9" in text
+
+
+@pytest.mark.parametrize("command", ["run", "info", "bench", "diff", "profile", "tune", "convert", "compile"])
 def test_option_for_onnx_is_named(
     command: str, network: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = error_of(capsys, monkeypatch, command, network, "--limit", "nodes=10")
+    output = {"convert": ["-o", "x.onnx"], "compile": ["-o", "x.opweave"]}.get(command, [])
+    text = error_of(capsys, monkeypatch, command, network, "--limit", "nodes=10", *output)
     assert "--limit is for ONNX models, and network.pt2 is a program of PyTorch" in text
 
 

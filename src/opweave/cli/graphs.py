@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,10 @@ from ..support.formatting import size
 from .common import BadParameter, Operations, PrecisionName, Verbose, app, console
 from .inputs import with_sizes
 from .models import Bounds, DeviceName, ModelOrProgram, Sizes, open_program
+
+if TYPE_CHECKING:
+    from ..compile.engines import Tuning
+    from ..run.profile import Profile
 
 SUFFIX = ".opweave"
 
@@ -73,6 +77,14 @@ class GraphSession:
     def run(self, output_names: None, feed: Mapping[str, Any]) -> list[Any]:
         """Run the graph; the results in order."""
         return [*self.context.compute(self.graph, feed).values()]
+
+    def profile(self, feed: Mapping[str, Any], *, repeat: int, detail: bool) -> Profile:
+        """Measure the steps of the graph."""
+        return self.graph.profile(feed, repeat=repeat, detail=detail)
+
+    def tune(self, feed: Mapping[str, Any], *, seconds: float) -> Tuning:
+        """Measure the engines for the shapes of a call, and keep the fastest one."""
+        return self.graph.tune(feed, seconds=seconds)
 
     def operators(self) -> Counter[str]:
         """The operations of the graph, and their number."""
@@ -134,7 +146,7 @@ def compile(
     if output.suffix.lower() != SUFFIX:
         raise BadParameter(f"the name of the file to write must end in {SUFFIX}, got {output}")
     if is_program(model):
-        graph = open_program(model, fix_shapes, limit, device, precision).compiled.graph
+        graph = open_program(model, fix_shapes, limit, device, precision).fixed_graph()
     else:
         from ..onnx.model.model import Model
         from ..onnx.session.load import arguments_of, convert

@@ -27,7 +27,6 @@ ModelFile = Annotated[Path, typer.Argument(help="An .onnx file.")]
 ModelOrProgram = Annotated[
     Path, typer.Argument(help="An .onnx file, or a .pt2 file that `torch.export.save` wrote, which needs PyTorch.")
 ]
-ModelFileOrGraph = Annotated[Path, typer.Argument(help="An .onnx file, or an .opweave file of `opweave compile`.")]
 ModelOrGraph = Annotated[
     Path,
     typer.Argument(
@@ -420,7 +419,7 @@ def _print_operators(operators: Counter[str]) -> None:
 
 @app.command()
 def convert(
-    model: ModelFile,
+    model: ModelOrProgram,
     target: Annotated[
         Path | None,
         typer.Argument(metavar="[OUTPUT]", help="The .onnx, .js or .mjs file to write, or a folder for an .onnx file."),
@@ -436,12 +435,16 @@ def convert(
 ) -> None:
     """Convert an ONNX model to a WebNN graph, and write that as ONNX: static shapes, and WebNN's operations only.
 
+    A .pt2 file becomes the graph of `from_torch`, whose dynamic dimensions keep their names, unless --fix-shapes fixes them.
+    Buffers that the program writes to are inputs and outputs.
+
     A name that ends in .js or .mjs makes a JavaScript module of WebNN calls, which runs in browsers; its weights are written
     beside it, as .safetensors.
     """
     from .. import js
     from ..onnx import load, save
     from .inputs import limits, sizes
+    from .programs import is_program
 
     if (target is None) == (output is None):
         problem = "is missing" if output is None else "is given twice"
@@ -449,13 +452,16 @@ def convert(
     output = output or target
     assert output is not None
     if output.is_dir():
-        output /= model.name
+        output /= model.with_suffix(".onnx").name
     suffixes = (".onnx", *js.SUFFIXES)
     if output.suffix not in suffixes and (output.is_file() or not output.exists()):  # else a pipe or a device
         raise BadParameter(f"the name of the file to write must end in {', '.join(suffixes)}, got {output}")
     if output.suffix in js.SUFFIXES and operators != "onnx":
         raise BadParameter("--operators is for .onnx files")
-    graph = load(model, fix_shapes=sizes(fix_shapes or []), limits=limits(limit or []))
+    if is_program(model):
+        graph = open_program(model, fix_shapes, limit).fixed_graph()
+    else:
+        graph = load(model, fix_shapes=sizes(fix_shapes or []), limits=limits(limit or []))
     if output.suffix in js.SUFFIXES:
         for written in js.save(graph, output, title=model.name):
             console.print(f"wrote {written}, {size(written.stat().st_size)}", soft_wrap=True)

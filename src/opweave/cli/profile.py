@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,22 +14,19 @@ from .models import (
     DeviceName,
     Inputs,
     Mean,
-    ModelFileOrGraph,
+    ModelOrGraph,
     Seed,
     Sizes,
     Std,
-    open_graph,
+    open_model,
     open_session,
     print_choice,
 )
 
-if TYPE_CHECKING:
-    from ..run.profile import Profile
-
 
 @app.command()
 def profile(
-    model: ModelFileOrGraph,
+    model: ModelOrGraph,
     inputs: Inputs = None,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Number of runs to measure.")] = 10,
     detail: Annotated[
@@ -61,42 +57,34 @@ def profile(
     A session with its defaults runs these inputs in the same program. Kernels are measured in separate runs, since measuring
     slows engines down. Inputs are random unless given. Dynamic dimensions count as 1, unless --fix-shapes or an input says
     otherwise.
+
+    The graph of a .pt2 file is that of `from_torch`. Dynamic dimensions have the sizes of the arguments that the program was
+    exported with.
     """
     from contextlib import nullcontext
 
     import numpy as np
 
-    from ..onnx.session.parts import parts_of
+    from ..onnx.session.session import InferenceSession
     from ..run.timeline import check_trace
     from ..support.progress import report_work
-    from .graphs import is_saved_graph
+    from .graphs import GraphSession
     from .inputs import assumption, explain_assumption, gather, numbers
 
     if trace is not None:
         check_trace(trace)  # before the measurement, which may take minutes
-    measure: Callable[..., Profile]
-    if is_saved_graph(model):
-        saved = open_graph(model, fix_shapes, limit, device, precision, threads)
-        arguments, measure = saved.inputs, saved.graph.profile
-
-        def describe() -> None:
-            console.print(saved.origin(), soft_wrap=True)
-
-    else:
-        session = open_session(model, fix_shapes, limit, device, precision, threads)
-        arguments, measure = parts_of(session).inputs, session.profile
-
-        def describe() -> None:
-            print_choice(session, fix_shapes, lambda: open_session(model, None, limit, device, precision, threads))
-
+    session, arguments = open_model(model, fix_shapes, limit, device, precision, threads)
     feed = gather(arguments, [*(inputs or []), "random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
     assumed = [a for a in arguments if np.shape(feed[a.name]) == a.assumed_shape()]
     with explain_assumption(assumed) if assumed else nullcontext(), report_work(f"measuring {model.name}"):
-        measured = measure(feed, repeat=repeat, detail=detail)
+        measured = session.profile(feed, repeat=repeat, detail=detail)
     if as_json:
         console.print(json.dumps(measured.to_dict(), indent=2), soft_wrap=True)
     else:
-        describe()
+        if isinstance(session, InferenceSession):
+            print_choice(session, fix_shapes, lambda: open_session(model, None, limit, device, precision, threads))
+        elif isinstance(session, GraphSession):
+            console.print(session.origin(), soft_wrap=True)
         console.print(f"\n{measured}", soft_wrap=True)
     output = errors if as_json else console
     if advice := assumption(assumed):

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from ..context.context import MLContext, ml
+from ..context.graph import MLGraph
 from ..onnx.model.arguments import Argument, NodeArg, type_name
 from ..onnx.model.protobuf import TensorProto, TypeProto
 from ..onnx.model.tables import ELEMENT_TYPES
+from ..pytorch.installed import import_torch
 from ..pytorch.module import CompiledModule, from_torch, runner_of
 from ..support.errors import DataError, import_extra
 from ..support.names import count_of
@@ -23,7 +25,9 @@ from .common import BadParameter
 from .inputs import with_sizes
 
 if TYPE_CHECKING:
+    from ..compile.engines import Tuning
     from ..pytorch.diff import ProgramComparison
+    from ..run.profile import Profile
 
 SUFFIX = ".pt2"
 
@@ -81,6 +85,18 @@ class ProgramSession:
         """The program as a graph."""
         return from_torch(self.program, context=self.context)
 
+    def fixed_graph(self) -> MLGraph:
+        """The graph for the sizes that `--fix-shapes` fixes; other dimensions stay dynamic."""
+        numbers: dict[str, int] = {}
+        for argument in self.inputs:
+            for size, own in zip(getattr(self._metas[argument.name], "shape", ()), argument.dims or (), strict=True):
+                if isinstance(size, int) or not isinstance(own, int):
+                    continue
+                symbol = str(size)
+                if numbers.setdefault(symbol, own) != own:
+                    raise BadParameter(f"--fix-shapes: the dimension {symbol!r} is {numbers[symbol]} and {own}")
+        return runner_of(self.compiled).graph_for(numbers) or self.compiled.graph
+
     def converted(self) -> Self:
         """Convert the program now, so that the time of a run has no part in it; the session itself."""
         assert self.compiled
@@ -124,6 +140,16 @@ class ProgramSession:
     def run(self, output_names: None, feed: Mapping[str, Any]) -> list[Any]:
         """Run the graph; the flattened results."""
         return runner_of(self.compiled).call_flat(self.leaves(feed), "array")
+
+    def profile(self, feed: Mapping[str, Any], *, repeat: int, detail: bool) -> Profile:
+        """Measure the steps of the graph; buffers keep their values."""
+        inputs = runner_of(self.compiled).inputs_of("profile", self.leaves(feed))
+        return self.compiled.graph.profile(inputs, repeat=repeat, detail=detail)
+
+    def tune(self, feed: Mapping[str, Any], *, seconds: float) -> Tuning:
+        """Measure the engines for the shapes of a call, and keep the fastest one."""
+        inputs = runner_of(self.compiled).inputs_of("tune", self.leaves(feed))
+        return self.compiled.graph.tune(inputs, seconds=seconds)
 
     def arguments(self, feed: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and keyword arguments of the module, as tensors of PyTorch."""
@@ -187,7 +213,7 @@ class ProgramSession:
 
 def load_program(model: Path) -> Any:
     """Read a file of `torch.export.save`."""
-    torch = import_extra("torch", "torch", f"reading {model.name}")
+    torch = import_torch(f"reading {model.name}")
     with model.open("rb"):  # an error of the system says what is wrong
         pass
     log = logging.getLogger("torch.export")  # it would print a traceback of what the error below says

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .common import BadParameter, Operations, Verbose, app, console, errors
-from .models import Bounds, DeviceName, Sizes, open_graph, open_session, print_choice
+from .models import Bounds, DeviceName, Sizes, open_model, open_session, print_choice
 
 if TYPE_CHECKING:
     from ..compile.engines import Measurement
     from ..onnx.session.session import InferenceSession
     from .graphs import GraphSession
+    from .programs import ProgramSession
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells have it."""
@@ -24,7 +25,10 @@ INTERRUPTED = 130
 @app.command()
 def tune(
     model: Annotated[
-        Path | None, typer.Argument(help="An .onnx file, or an .opweave file of `opweave compile`.")
+        Path | None,
+        typer.Argument(
+            help="An .onnx file, a .pt2 file of `torch.export.save`, or an .opweave file of `opweave compile`."
+        ),
     ] = None,
     shape: Annotated[
         list[str] | None,
@@ -32,7 +36,8 @@ def tune(
             "--shape",
             metavar="NAME=SIZE[,NAME=SIZE]",
             help="Shapes to tune, as in image=1x3x224x224 or batch=1,length=64, once for each. Dimensions that are not named "
-            "count as 1. Default: one, where all count as 1. Dimensions stay dynamic, other than with --fix-shapes.",
+            "count as 1, or in a .pt2 file as in the example of the export. Default: one, where no dimension is named. "
+            "Dimensions stay dynamic, other than with --fix-shapes.",
         ),
     ] = None,
     seconds: Annotated[
@@ -49,6 +54,8 @@ def tune(
 
     The last lines say which sessions use the result, and how InferenceSession(model) runs its calls now. The figures are kept
     by model, shapes, processor, threads and versions. Ctrl-C keeps what was measured until then.
+
+    The graph of a .pt2 file is that of `from_torch`, and of `torch.compile` where it captures the same graph.
 
     Sessions that are used for some seconds have this done by a child process. In images of containers, where its results are
     lost, run this command when the image is built.
@@ -69,14 +76,14 @@ def tune(
         return
     from ..compile.engines import find
     from ..onnx.session.parts import parts_of
-    from .graphs import is_saved_graph
+    from ..onnx.session.session import InferenceSession
     from .inputs import explain_assumption, shapes_of, sizes
 
-    if is_saved_graph(model):
-        _tune_graph(open_graph(model, fix_shapes, limit, device), shape or [], seconds)
+    session, inputs = open_model(model, fix_shapes, limit, device)
+    if not isinstance(session, InferenceSession):
+        _tune_graph(session, shape or [], seconds)
         return
-    session = open_session(model, fix_shapes, limit, device)
-    inputs, cache = parts_of(session).inputs, parts_of(session).shape_cache
+    cache = parts_of(session).shape_cache
     shape_choices = [shapes_of("--shape", inputs, sizes(_parts(text))) for text in shape or []] or [
         shapes_of("--shape", inputs, {})
     ]
@@ -108,20 +115,17 @@ def tune(
             console.print(advice, soft_wrap=True)
 
 
-def _tune_graph(session: GraphSession, shape: list[str], seconds: float) -> None:
-    """`tune` of a saved graph."""
-    import numpy as np
+def _tune_graph(session: GraphSession | ProgramSession, shape: list[str], seconds: float) -> None:
+    """`tune` of a saved graph, or of a program of PyTorch."""
+    from .inputs import explain_assumption, gather, sizes, with_sizes
 
-    from .inputs import explain_assumption, shapes_of, sizes
-
-    generator, inputs = np.random.default_rng(0), session.inputs
     measurements: list[Measurement] = []
     try:
         for text in shape or [""]:
-            shapes = shapes_of("--shape", inputs, sizes(_parts(text)) if text else {})
-            feed = {argument.name: argument.random(tuple(shapes[argument.name]), generator, 2) for argument in inputs}
-            with explain_assumption(inputs):
-                measurements += session.graph.tune(feed, seconds=seconds).measurements
+            arguments = with_sizes(session.inputs, sizes(_parts(text)), "--shape") if text else session.inputs
+            with explain_assumption(arguments):
+                feed = gather(arguments, ["random"], 0, [0.0], [1.0])
+                measurements += session.tune(feed, seconds=seconds).measurements
     except KeyboardInterrupt:
         _print(measurements)
         errors.print("interrupted; what the table shows is kept")

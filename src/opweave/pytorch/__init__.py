@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .custom import onnx_translations as onnx_translations
+from .installed import import_torch
 from .module import CompiledModule as CompiledModule, from_torch as from_torch
 
 if TYPE_CHECKING:
@@ -31,7 +32,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ..support.errors import import_extra
-
-    import_extra("torch", "torch", f"opweave.pytorch.{name}")
+    import_torch(f"opweave.pytorch.{name}")
     return getattr(import_module(_HOMES[name], __name__), name)

@@ -189,6 +189,7 @@ class Frame:
     def _call(self, node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         folded = _fold(node, target, args, kwargs)
         if folded is not None:
+            self._bind(node.meta.get("val"), folded)
             return folded
         name, reason = str(target), "Opweave has no converter for it"
         table = COMPLEX_CONVERTERS if _has_complex_numbers(node) else CONVERTERS
@@ -229,10 +230,20 @@ class Frame:
             kwargs = {**kwargs, "call": AtenCall(name, torch.fx.map_arg(node.args, _meta), node.meta.get("val"))}
         return function(self.builder, *args, **kwargs)
 
+    def _bind(self, metas: Any, values: Any) -> None:
+        """Keep the numbers of PyTorch's symbols that stand for values of constants, or for sizes that follow from them."""
+        for meta, value in zip(_pytree.tree_leaves(metas), _pytree.tree_leaves(values), strict=False):
+            is_tensor = isinstance(meta, torch.Tensor) and isinstance(value, torch.Tensor)
+            pairs = zip(meta.shape, value.shape, strict=True) if is_tensor else [(meta, value)]
+            for symbol, number in pairs:
+                if isinstance(symbol, torch.SymInt) and symbol.node.expr.is_Symbol:
+                    self.owner.names.values.setdefault(symbol.node.expr.name, int(number))
+
     def _refuse_values(self, node: Any, name: str) -> None:
         """Raise an error for a call whose result has a shape, or is a number, that depends on values."""
         leaves = _pytree.tree_leaves(node.meta.get("val"))
-        if any(free_unbacked_symbols(leaf) for leaf in leaves if not isinstance(leaf, (int, float, bool, str))):
+        symbols = [free_unbacked_symbols(leaf) for leaf in leaves if not isinstance(leaf, (int, float, bool, str))]
+        if any(symbol.name not in self.owner.names.values for group in symbols for symbol in group):
             what_depends = "shape of its result" if any(isinstance(leaf, torch.Tensor) for leaf in leaves) else "number"
             raise NotSupportedError(
                 f"from_torch: {name} in {place_of(node)}: the {what_depends} depends on values, and graphs need shapes that "
@@ -385,7 +396,9 @@ def _fold(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
         for result in results:
             count = result.numel()
             if not isinstance(count, int):
-                return None
+                if not free_unbacked_symbols(result):
+                    return None
+                count = 0  # only the values of the constants say how large it is
             size += count * result.element_size()
         if size > FOLDED_BYTES:
             return None

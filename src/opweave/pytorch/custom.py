@@ -11,6 +11,7 @@ from .. import memory
 from ..core.operation import Op
 from ..support.errors import NotSupportedError, ValidationError, import_extra, require
 from ..support.names import short_repr
+from .installed import import_torch
 
 _SCHEMA_TYPES = {
     "int": "int",
@@ -59,7 +60,7 @@ def register_torch(name: str, op: Op[..., Any], *, attributes: Mapping[str, str]
     renamed = dict(attributes or {})
     for ours in renamed.values():
         require(ours in op.attributes, f"{subject}: {op.name} has the attributes {list(op.attributes)}, not {ours!r}")
-    import_extra("torch", "torch", subject)
+    import_torch(subject)
     from .registry import CONVERTERS, converts
 
     key = f"{library}.{operator}.{overload or 'default'}"
@@ -138,7 +139,7 @@ def as_torch_op(op: Op[..., Any], name: str | None = None, *, outputs: int = 1) 
     full_name = f"opweave::{op.name}" if name is None else name
     require(outputs > 0, f"{subject}: outputs must be at least 1, got {outputs}")
     schema = _schema_of(op, outputs)
-    import_extra("torch", "torch", subject)
+    import_torch(subject)
     import torch
 
     register_torch(full_name, op)
@@ -181,7 +182,7 @@ def onnx_translations() -> dict[Any, Callable[..., Any]]:
     >>> [str(operator) for operator in onnx_translations() if "halved" in str(operator)]
     ['example.halved.default']
     """
-    import_extra("torch", "torch", "onnx_translations")
+    import_torch("onnx_translations")
     import_extra("onnxscript", "", "onnx_translations")
     import torch
 

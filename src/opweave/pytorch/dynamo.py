@@ -36,6 +36,7 @@ from ..core.specialise import sizes_of
 from ..support.cache import Cache
 from ..support.errors import NotSupportedError, require
 from ..support.names import short_repr
+from .installed import import_torch
 from .order import check_order
 from .program import ConvertedProgram, ProgramOutput, convert_program
 from .runner import WRITTEN, ModuleRunner
@@ -104,6 +105,7 @@ def compile_graph(
 
     Raises:
         ValidationError: unknown options.
+        MissingExtraError: PyTorch is too old.
         NotSupportedError: the results need gradients; with `fallback="error"`, what Opweave cannot run.
 
     >>> import torch
@@ -111,6 +113,7 @@ def compile_graph(
     >>> compiled(torch.tensor([-1.0, 2.0]))
     tensor([0., 2.])
     """
+    import_torch("torch.compile(backend='opweave')")
     check_order()
     chosen = CompileOptions.of(options, mode)
     _refuse_gradients(module)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..context.context import MLContext, ml
 from ..context.graph import MLGraph, recorded_graph
 from ..support import lazy_imports
-from ..support.errors import ValidationError, import_extra, require
+from ..support.errors import ValidationError, require
 from ..support.names import count_of, short_repr
+from .installed import import_torch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +66,7 @@ def from_torch(
     require(
         fallback in ("auto", "error"), f"from_torch: fallback must be 'auto' or 'error', got {short_repr(fallback)}"
     )
-    import_extra("torch", "torch", "from_torch")
+    import_torch("from_torch")
     from .order import check_order
 
     check_order()
@@ -180,7 +181,7 @@ class CompiledModule:
 @lazy_imports.diff_torch.provide
 def diff_module(model: Any, other: Any, inputs: Any, on: Any, tolerance: float, progress: Any) -> Difference:
     """See `opweave.diff`."""
-    import_extra("torch", "torch", "diff")
+    import_torch("diff")
     from .diff import diff_torch  # which imports PyTorch
 
     return diff_torch(model, other, inputs, on, tolerance, progress)
