@@ -574,6 +574,38 @@ def test_sizes_that_follow_from_constants() -> None:
     check(forward, torch.randn(2, 8), high=torch.tensor([4, 5]))
 
 
+@pytest.mark.parametrize(("rows", "is_named"), [(1, False), (3, False), (40, False), (5, True)])
+def test_mixture_of_experts(rows: int, is_named: bool) -> None:
+    """Experts of transformers' models: few rows read their matrices only, more rows are computed by all experts."""
+    from transformers import MixtralConfig
+    from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
+
+    torch.manual_seed(0)
+    config = MixtralConfig(hidden_size=8, intermediate_size=16, num_local_experts=6, num_experts_per_tok=2)
+    config._experts_implementation = "grouped_mm"
+    block = MixtralSparseMoeBlock(config).eval().requires_grad_(False)
+    for parameter in block.parameters():
+        nn.init.normal_(parameter)
+    shapes = ({1: Dim("rows", min=2, max=100)},) if is_named else None
+    x = torch.randn(1, rows, 8)
+    compiled = ow.from_torch(block, (x,), dynamic_shapes=shapes, context=CPU, fallback="error")
+    for again in (x, torch.randn(1, rows + 4 * is_named, 8)):
+        torch.testing.assert_close(compiled(again), block(again), rtol=1e-4, atol=1e-5)
+
+
+def test_product_of_many_groups_is_left_to_pytorch() -> None:
+    def forward(self: Any, rows: Any, matrices: Any, ends: Any) -> Any:
+        return torch._grouped_mm(rows, matrices.mT, ends)
+
+    ends = torch.arange(1, 33, dtype=torch.int32) * 32
+    args = (torch.randn(1024, 256).bfloat16(), torch.randn(32, 512, 256).bfloat16(), ends)
+    compiled = ow.from_torch(module_of(forward), args, context=CPU)
+    assert [call.reason for call in compiled.fallbacks] == [
+        "each of the 32 groups would compute all rows, 8.6e+09 operations"
+    ]
+    torch.testing.assert_close(compiled(*args), forward(None, *args))
+
+
 # Loading -------------------------------------------------------------------------------------------------------------
 
 

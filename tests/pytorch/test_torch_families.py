@@ -266,6 +266,18 @@ def test_half_precision_agrees_with_float32(rows: Callable[[], Iterator[Row]]) -
         np.testing.assert_allclose(result.float().numpy(), expected.numpy(), atol=2e-2, rtol=2e-2)
 
 
+@pytest.mark.parametrize(
+    "beginning", ["poolings: average", "normalizations: batch statistics", "normalizations: instance"]
+)
+def test_bfloat16_is_converted(beginning: str) -> None:
+    for function, arguments in (row for name, row in ROWS.items() if name.startswith(beginning)):
+        halves = tuple(argument.bfloat16() for argument in arguments)
+        module = Call(function).eval()
+        result = from_torch(module, halves, fallback="error")(*halves)
+        expected = module(*(argument.float() for argument in halves))  # PyTorch has not all of them in bfloat16
+        torch.testing.assert_close(result, expected.bfloat16(), atol=2e-2, rtol=2e-2)
+
+
 class Written(nn.Module):  # type: ignore[misc]
     """Buffers that are written and not read, two of them with the same value."""
 

@@ -236,8 +236,8 @@ class Frame:
             is_tensor = isinstance(meta, torch.Tensor) and isinstance(value, torch.Tensor)
             pairs = zip(meta.shape, value.shape, strict=True) if is_tensor else [(meta, value)]
             for symbol, number in pairs:
-                if isinstance(symbol, torch.SymInt) and symbol.node.expr.is_Symbol:
-                    self.owner.names.values.setdefault(symbol.node.expr.name, int(number))
+                if isinstance(symbol, (torch.SymInt, torch.SymFloat)) and symbol.node.expr.is_Symbol:
+                    self.owner.names.values.setdefault(symbol.node.expr.name, number)
 
     def _refuse_values(self, node: Any, name: str) -> None:
         """Raise an error for a call whose result has a shape, or is a number, that depends on values."""

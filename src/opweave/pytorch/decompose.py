@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree
 
 from .registry import CONVERTERS
@@ -34,7 +35,8 @@ def _is_composite(target: Any) -> bool:
 def decompose(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any]] | None:
     """A program that computes a call, and the values of its inputs; None if PyTorch has no other form of the call.
 
-    The call is traced with the tensors without memory that the exported program has, so that sizes stay symbols.
+    The call is traced with the tensors without memory that the exported program has, so that sizes stay symbols. Sizes that
+    follow from constants are numbers.
     """
     if not has_decomposition(target):
         return None
@@ -43,7 +45,8 @@ def decompose(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, 
     values = _pytree.tree_leaves((list(args), dict(kwargs)))
     if len(leaves) != len(values):  # a list of PyTorch that is no list here
         return None
-    places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat))]
+    leaves = [_with_numbers(leaf, value) for leaf, value in zip(leaves, values, strict=True)]
+    places = [k for k, leaf in enumerate(leaves) if isinstance(leaf, _SYMBOLIC)]
 
     def call(*inputs: Any) -> Any:
         filled = list(leaves)
@@ -59,3 +62,20 @@ def decompose(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, 
     if any(inner.target is target for inner in module.graph.nodes):
         return None
     return module, [values[place] for place in places]
+
+
+def _with_numbers(leaf: Any, value: Any) -> Any:
+    """What stands for a value while a call is traced: without symbols of values, where the value has none."""
+    if not isinstance(leaf, _SYMBOLIC) or not free_unbacked_symbols(leaf):
+        return leaf
+    if not isinstance(leaf, torch.Tensor):
+        return value if isinstance(value, (int, float)) else leaf
+    shape = getattr(value, "shape", leaf.shape)
+    if not all(isinstance(size, int) for size in shape):
+        return leaf
+    with leaf.fake_mode:
+        return torch.empty(tuple(shape), dtype=leaf.dtype, device=leaf.device)
+
+
+_SYMBOLIC = (torch.Tensor, torch.SymInt, torch.SymFloat)
+"""Types of values of a program that may have symbols."""

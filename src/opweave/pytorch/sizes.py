@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -69,6 +70,13 @@ def _extreme(kind: str, of_numbers: Callable[..., Any], sizes: Any) -> Any:
     return of_numbers(sizes)
 
 
+def _rounded(function: Callable[[float], int], number: Any) -> int:
+    """An integer of a constant, whose value PyTorch does not know while it exports."""
+    if isinstance(number, Size):
+        raise NotSupportedError(f"a size is {number} as a real number, rounded, a formula that sizes do not have")
+    return function(number)
+
+
 def divide_up(a: Any, b: Any) -> Any:
     """The quotient of sizes, rounded up."""
     return -(-a // b)
@@ -85,6 +93,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "PythonMod": lambda a, b: a % b,
     "Max": maximum,
     "Min": minimum,
+    "TruncToInt": lambda number: _rounded(math.trunc, number),
+    "FloorToInt": lambda number: _rounded(math.floor, number),
+    "CeilToInt": lambda number: _rounded(math.ceil, number),
 }
 """Functions of SymPy, by the name of their class."""
 

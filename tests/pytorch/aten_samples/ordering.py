@@ -1,10 +1,10 @@
-"""Sample calls of medians, and of partial sums of exponentials."""
+"""Sample calls of medians, histograms, and of partial sums of exponentials."""
 
 from __future__ import annotations
 
 import torch
 
-from . import Sample, floats, integers
+from . import Sample, floats, integers, specials
 
 X, N = floats(2, 5, 4), integers(3, 4)
 INF, NAN = float("inf"), float("nan")
@@ -19,6 +19,14 @@ _ALONG = [
 ]
 
 SAMPLES = {
+    "aten.histc.default": [
+        Sample(floats(40), 8, -2, 2),
+        Sample(floats(4, 5), 4, names=False),
+        Sample(integers(30, low=0, high=4).float(), 4, 0, 3),
+        Sample(specials(2.0, 3.0, 0.75), 3, 0, 3),
+        Sample(torch.full((3,), 2.0), 5, names=False),
+        Sample(floats(30).double(), 7, -1, 1.5),
+    ],
     "aten.median.default": [*_ALL, Sample(NANS, names=False)],
     "aten.median.dim": [*_ALONG, Sample(NANS[[0, 3, 4]], 1, names=False)],
     "aten.nanmedian.default": [*_ALL, Sample(NANS, names=False)],

@@ -8,6 +8,15 @@ from . import Sample, floats
 
 A, B = floats(3, 4), floats(4, 5)
 
+
+def halves(*shape: int) -> torch.Tensor:
+    return floats(*shape, dtype=torch.bfloat16)  # PyTorch exports no other products of groups
+
+
+def ends(*ends: int) -> torch.Tensor:
+    return torch.tensor(ends, dtype=torch.int32)
+
+
 SAMPLES = {
     "aten.linear.default": [
         Sample(A, floats(5, 4), floats(5)),
@@ -54,5 +63,12 @@ SAMPLES = {
         Sample(A.double(), B.double()),
     ],
     "aten.mv.default": [Sample(A, floats(4))],
+    "aten._grouped_mm.default": [
+        Sample(halves(8, 16), halves(3, 8, 16).mT, ends(2, 2, 8), names=False),
+        Sample(halves(2, 16), halves(3, 8, 16).mT, ends(0, 1, 2), names=False),
+        Sample(halves(3, 8, 16), halves(8, 16).mT, ends(2, 2, 8), names=False),
+        Sample(halves(8, 16), halves(8, 16).mT, ends(4, 4, 16), names=False),
+        Sample(halves(3, 8, 16), halves(3, 8, 16).mT, names=False),
+    ],
     "aten.dot.default": [Sample(floats(4), floats(4, seed=2))],
 }

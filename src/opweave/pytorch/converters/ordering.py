@@ -22,7 +22,7 @@ def top_k(
 ) -> tuple[MLOperand, ...]:
     """Find the largest or smallest elements along an axis, in order, and where they are."""
     refuse_if(self.rank == 0, "its input is a scalar")
-    refuse_if(isinstance(k, Size) or k < 1, f"k is {k}")
+    refuse_if(not isinstance(k, Size) and k < 1, f"k is {k}")
     result: tuple[MLOperand, ...] = composites.top_k(b, self, k, axis_of(dim, self.rank), largest=largest)
     return result
 
@@ -137,6 +137,29 @@ def _(
     if table.rank > 1:  # rows of values in rows of the table
         table = b.reshape(table, [*table.shape[:-1], 1, table.shape[-1]])
     return _count_smaller(b, b.reshape(values, [*values.shape, 1]), table, is_right, out_int32)
+
+
+@converts("aten.histc.default")
+def _(b: MLGraphBuilder, self: MLOperand, bins: int = 100, min: Any = 0, max: Any = 0, *, call: AtenCall) -> MLOperand:
+    """The number of elements in each of equal ranges from `min` to `max`; NaN and elements outside of them count in none."""
+    kind = self.data_type if is_float(self.data_type) else "float32"
+    count = prod(self.shape)
+    x = b.reshape(as_type(b, self, kind), [count])
+    if min == max:
+        refuse_if(isinstance(count, Size) or not count, "its ranges are those of elements whose number may be 0")
+        low, high, one = b.reduce_min(x), b.reduce_max(x), as_type(b, 1, kind)
+        is_equal = b.equal(low, high)
+        low, high = b.where(is_equal, b.sub(low, one), low), b.where(is_equal, b.add(high, one), high)
+    else:
+        low, high = as_type(b, min, kind), as_type(b, max, kind)
+    # The last range has its upper end. PyTorch rounds as these operations do.
+    place = b.div(b.mul(b.sub(x, low), as_type(b, bins, kind)), b.sub(high, low))
+    is_in = b.logical_and(b.greater_or_equal(x, low), b.lesser_or_equal(x, high))
+    index = b.cast(b.clamp(b.where(is_in, place, as_type(b, 0, kind)), min_value=0, max_value=bins - 1), "int64")
+    counts = composites.scatter_reduce(
+        b, b.expand(as_type(b, 0, "int32"), [bins]), index, b.cast(is_in, "int32"), axis=0, reduction="add"
+    )
+    return as_type(b, counts, call.data_type)
 
 
 # Partial results ------------------------------------------------------------------------------------------------------

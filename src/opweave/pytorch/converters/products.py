@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from ... import composites
 from ...context.builder import MLGraphBuilder
+from ...core.dtypes import DataType
 from ...core.graph import MLOperand
-from ..registry import as_type, converts
+from ...core.sizes import Size
+from ...ops.constants import line
+from ..registry import AtenCall, as_type, converts, refuse_if
 from .elementwise import is_one
 from .shapes import swap
 
@@ -94,3 +98,94 @@ def product(b: MLGraphBuilder, x: MLOperand, y: MLOperand) -> MLOperand:
         return z
     lead = list(z.shape[:-2])
     return b.reshape(z, lead + ([] if rows else [z.shape[-2]]) + ([] if columns else [z.shape[-1]]))
+
+
+# Products of groups ---------------------------------------------------------------------------------------------------
+
+MAX_GROUPED_FLOPS = 2**32
+"""The most operations of a product of which each group computes all rows: a tenth of a second on one core; an estimate."""
+
+MAX_GROUPS_OF_NAMED_ROWS = 16
+"""The most groups of such a product whose number of rows is a name."""
+
+
+@converts("aten._grouped_mm.default", "transformers.grouped_mm_fallback.default")
+def _(
+    b: MLGraphBuilder,
+    self: MLOperand,
+    mat2: MLOperand,
+    offs: MLOperand | None = None,
+    bias: MLOperand | None = None,
+    out_dtype: Any = None,
+    *,
+    call: AtenCall,
+) -> MLOperand:
+    """Products of groups of rows with a matrix each, as of the experts that tokens are sent to.
+
+    `offs` are the ends of the groups, of the rows of the left matrix if it is the only one that is no batch, of the columns of
+    the right one, or if neither is a batch, of the axis that is summed over.
+    """
+    refuse_if(bias is not None, "it has a bias")
+    if offs is None:
+        y = b.matmul(self, mat2)
+    elif self.rank == 2 and mat2.rank == 2:
+        member = _members(b, offs, self.shape[1], [offs.shape[0], 1, self.shape[1]])
+        _refuse_large(offs, self.shape[1], self.shape[0], mat2.shape[1])
+        nothing = as_type(b, 0, self.data_type)
+        parts = b.where(member, b.reshape(self, [1, *self.shape]), nothing)
+        # Elements of other groups count as 0 on both sides: infinity times 0 is NaN.
+        columns = b.where(
+            b.reshape(member, [offs.shape[0], mat2.shape[0], 1]), b.reshape(mat2, [1, *mat2.shape]), nothing
+        )
+        y = b.matmul(parts, columns)
+    elif self.rank == 3 and mat2.rank == 3:
+        y = b.matmul(self, mat2)
+    elif mat2.rank == 3:
+        y = _rows_of_groups(b, self, mat2, offs)
+    else:
+        y = swap(b, _rows_of_groups(b, swap(b, mat2, 0, 1), swap(b, self, 1, 2), offs), 0, 1)
+    return as_type(b, y, call.data_type)
+
+
+def _refuse_large(offs: MLOperand, *sizes: Any) -> None:
+    """Leave a product to PyTorch, which computes each group's own part alone, if all groups of all rows take long."""
+    if any(isinstance(size, Size) for size in (*offs.shape, *sizes)):
+        groups = offs.shape[0]
+        refuse_if(
+            isinstance(groups, Size) or groups > MAX_GROUPS_OF_NAMED_ROWS,
+            f"each of the {groups} groups would compute all rows, whose number changes",
+        )
+        return
+    flops = 2 * offs.shape[0] * prod(sizes)
+    refuse_if(
+        flops > MAX_GROUPED_FLOPS, f"each of the {offs.shape[0]} groups would compute all rows, {flops:.1e} operations"
+    )
+
+
+def _members(b: MLGraphBuilder, offs: MLOperand, count: Any, shape: list[Any]) -> MLOperand:
+    """Whether each of `count` positions is in each group, [groups, count], in a shape."""
+    groups = offs.shape[0]
+    ends = b.reshape(as_type(b, offs, "int32"), [groups, 1])
+    zero = as_type(b, 0, "int32")
+    starts = b.pad(b.slice(ends, [0, 0], [groups - 1, 1]), [1, 0], [0, 0]) if groups != 1 else b.reshape(zero, [1, 1])
+    positions = line(b, 0, count, "int32", [1, count])
+    return b.reshape(b.logical_and(b.greater_or_equal(positions, starts), b.lesser(positions, ends)), shape)
+
+
+def _rows_of_groups(b: MLGraphBuilder, rows: MLOperand, matrices: MLOperand, offs: MLOperand) -> MLOperand:
+    """Rows [count, inputs], of each group by its own of the matrices [groups, inputs, outputs]; 0 behind the last group."""
+    count, inputs = rows.shape
+    groups, _, outputs = matrices.shape
+    kind: DataType = rows.data_type
+    nothing = as_type(b, 0, kind)
+    if not isinstance(count, Size) and not isinstance(groups, Size) and count <= groups:
+        # Few rows, as in a step of a decoder: read the matrices of their groups only.
+        member = _members(b, offs, count, [groups, count])
+        group = b.arg_max(b.cast(member, "int32"), 0)
+        y = b.matmul(b.reshape(rows, [count, 1, inputs]), b.gather(matrices, group, axis=0))
+        is_real = b.reshape(b.reduce_max(b.cast(member, "int32"), axes=[0]), [count, 1])
+        return b.where(b.cast(is_real, "uint8"), b.reshape(y, [count, outputs]), nothing)
+    _refuse_large(offs, count, inputs, outputs)
+    member = _members(b, offs, count, [groups, count, 1])
+    y = b.matmul(b.reshape(rows, [1, count, inputs]), matrices)
+    return b.reduce_sum(b.where(member, y, nothing), axes=[0])
