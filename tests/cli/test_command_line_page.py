@@ -44,7 +44,7 @@ def test_page_has_all_commands() -> None:
 @pytest.mark.parametrize("command", SECTIONS)
 def test_page_section_equals_help(command: str) -> None:
     shown = help_of(*command.split())
-    options = {option for option in re.findall(r"^│ (--[\w-]+)", shown, re.MULTILINE) if option != "--help"}
+    options = {option for option in re.findall(r"^│ \*? *(--[\w-]+)", shown, re.MULTILINE) if option != "--help"}
     rows = dict(re.findall(r"^\| `(?:-\w, )?(--[\w-]+)[^|]*`.*?\|(?: `(.*?)`)? ", SECTIONS[command], re.MULTILINE))
     assert set(rows) == options
     defaults = re.findall(r"\[default: ([^\]]+)\]", shown)

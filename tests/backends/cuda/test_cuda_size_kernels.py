@@ -130,6 +130,6 @@ def test_kernels_are_those_of_the_first_sizes(context: ow.MLContext, name: str) 
 
 def _version_at(graph: ow.MLGraph, numbers: Mapping[str, int]) -> ow.MLGraph:
     """The graph with names after a call with sizes, which is not run."""
-    shapes = {name: values_at(desc.shape, {"n": 1, "m": 1} | numbers) for name, desc in graph.inputs.items()}
+    shapes = {name: values_at(desc.shape, {"n": 1, "m": 1, **numbers}) for name, desc in graph.inputs.items()}
     state_of(graph).version_for("compute", shapes)  # type: ignore[attr-defined]
     return graph
