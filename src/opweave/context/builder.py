@@ -321,7 +321,7 @@ class MLGraphBuilder(Operations):
                 check_sizes(graph)
             except ValidationError as error:
                 raise ValidationError(f"build: {error}") from None
-        context = _close(self)
+        context = self._close()
         if self.has_names:
             return MLGraph(context, graph, partial(_compile, self._context, fuse, fallback), fuse)
         program = _compile(self._context, fuse, fallback, graph)
@@ -332,6 +332,13 @@ class MLGraphBuilder(Operations):
 
     build_async = awaitable(build)
 
+    def _close(self) -> MLContext:
+        """End building; return the context, of which the builder keeps a weak reference from now on."""
+        self._built = True
+        context = self.context
+        self._context = ref(context)  # operands and builder form a cycle, and stay until a garbage collection
+        return context
+
 
 class NamedBuilder(MLGraphBuilder):
     """A builder with names in shapes and all data types, without the switch for drafts, for what Opweave itself builds."""
@@ -339,6 +346,10 @@ class NamedBuilder(MLGraphBuilder):
     def __init__(self, context: MLContext) -> None:
         super().__init__(context)
         self._takes_drafts = self.takes_empty = self.takes_all_types = True
+
+    def close(self) -> None:
+        """End building."""
+        self._close()
 
 
 def build_variants(variants: Sequence[tuple[Mapping[str, MLOperand], Guards]], fuse: bool = True) -> MLGraph:
@@ -384,17 +395,9 @@ def build_variants(variants: Sequence[tuple[Mapping[str, MLOperand], Guards]], f
     builders: list[Any] = [next(iter(outputs.values())).builder for outputs, _ in variants]
     context = builders[0].context
     for builder in builders:
-        _close(builder)
+        builder.close()
     guarded = [GraphVariant(graph, guards) for graph, (_, guards) in zip(graphs, variants, strict=True)]
     return MLGraph(context, first, partial(_compile, ref(context), fuse, "auto"), fuse, guarded)
-
-
-def _close(builder: MLGraphBuilder) -> MLContext:
-    """End building; return the context, of which the builder keeps a weak reference from now on."""
-    builder._built = True
-    context = builder.context
-    builder._context = ref(context)  # operands and builder form a cycle, and stay until a garbage collection
-    return context
 
 
 def _compile(context_of: Callable[[], MLContext | None], fuse: bool, fallback: Fallback, graph: Graph) -> Program:
