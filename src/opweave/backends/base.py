@@ -101,6 +101,10 @@ class Runner(ABC):
         """Return key and kind of each file in the cache on disk with code that was compiled for the runner."""
         return ()
 
+    def export(self) -> Iterable[tuple[str, str, bytes | str]]:
+        """Return key, kind and content of compiled parts that no cache has; a text for a content says why there is none."""
+        return ()
+
     def is_left(self, nodes: Sequence[Node]) -> bool:
         """Whether the engine runs the nodes of one operation on the CPU because the device cannot run them."""
         return False

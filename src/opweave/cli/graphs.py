@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -129,6 +129,10 @@ def compile(
             help="Sizes of dynamic dimensions to compile for, as in batch=1,length=64; may be repeated.",
         ),
     ] = None,
+    layout: Annotated[
+        Literal["plain", "device"],
+        typer.Option(help="device: also write the models that the engine compiled, with their weights (OpenVINO)."),
+    ] = "plain",
     limit: Bounds = None,
     device: DeviceName = None,
     precision: PrecisionName = "float32",
@@ -158,7 +162,7 @@ def compile(
         graph = convert(source, context, arguments, takes_names=True, combinations=combinations)
     for text in shapes or []:
         state_of(graph).version_for("compile", _shapes_for(graph, text))
-    graph.save(output)
+    graph.save(output, layout=layout)
     console.print(f"wrote {output}, {size(output.stat().st_size)}: {graph!r}", soft_wrap=True)
 
 

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ..backends import Backend
-from ..core.graph import Graph, Operand, map_operands
+from ..core.graph import Graph
+from ..core.graph_digest import digest_graph
 from ..support import digests, disk_cache
 from ..support.formatting import duration, size, table
 from ..support.tuned import has_tuning
@@ -234,22 +235,9 @@ def titles(key: str) -> list[str]:
 
 def digest(graph: Graph) -> str:
     """A digest of a graph's operations, attributes, shapes, data types and small constants."""
-    numbers: dict[Operand, int] = {}
-    described = digests.digest()
-
-    def number(operand: Operand) -> str:
-        if operand.is_constant and operand not in numbers and operand.desc.byte_length <= digests.SMALL_BYTES:
-            described.update(operand.value.tobytes())
-        place = numbers.setdefault(operand, len(numbers))
-        return f"{place} {operand.desc} {operand.is_constant}"
-
-    for node in graph.nodes:
-        attributes = sorted((name, repr(value)) for name, value in node.attributes.items())
-        operands = list(map_operands(node.inputs, number).items())
-        kind = type(node.op).__name__  # an operation of the user may have the name of a built-in one
-        described.update(f"{kind} {node.op.name} {attributes} {operands} {[*map(number, node.outputs)]}\n".encode())
-    described.update(f"{[*map(number, graph.outputs.values())]}".encode())
-    return described.hexdigest()
+    return digest_graph(
+        graph, lambda operand: operand.value.tobytes() if operand.desc.byte_length <= digests.SMALL_BYTES else b""
+    )
 
 
 def _parse(data: bytes | None) -> list[Measurement]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ..core.graph import Desc, Graph
 from ..support import hints, lazy_imports
@@ -208,7 +208,7 @@ class MLGraph:
         tuned: Tuning = lazy_imports.tune(self, inputs, seconds)
         return tuned
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, layout: Literal["plain", "device"] = "plain") -> None:
         """Write the graph into a file that `MLContext.load` reads: operations, weights, and what was compiled.
 
         The file is a safetensors file, whose weights are mapped when it is loaded. An existing file is replaced once the new
@@ -217,9 +217,13 @@ class MLGraph:
 
         Args:
             path: the file to write; by convention, its name ends in `.opweave`.
+            layout: "device" also writes the models that an engine has compiled, with the weights in its own order: the file
+                has twice the size. OpenVINO imports them in less time than it compiles. Models that come back with other
+                results are left out; `explain` of the loaded graph says so.
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
+            ValidationError: another layout.
             NotSupportedError: an operation is declared inside of a function, so that no module has it, or has an attribute
                 that files cannot hold.
             DataError: the file cannot be written.
@@ -234,7 +238,7 @@ class MLGraph:
         >>> context.compute(again, {"x": np.float32([3, 4])})["y"].tolist()
         [4.0, 6.0]
         """
-        lazy_imports.save_graph(self, path)
+        lazy_imports.save_graph(self, path, layout)
 
     def draw(self, path: str | Path | None = None, *, profile: Profile | Mapping[str, float] | None = None) -> Drawing:
         """Draw the graph from inputs to outputs, with the engine of each part.

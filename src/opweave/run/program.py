@@ -259,6 +259,10 @@ class Program:
         """Key and kind of the files in the cache on disk with code that was compiled for the program."""
         return {key for step in self.steps if step.part is not None for key in step.part.runner.cache_keys()}
 
+    def export(self) -> list[tuple[str, str, bytes | str]]:
+        """Compiled parts that no cache has, as `Runner.export` returns them."""
+        return [part for step in self.steps if step.part is not None for part in step.part.runner.export()]
+
     # Properties --------------------------------------------------------------------------------------------------------
 
     @property

@@ -109,6 +109,10 @@ class BodyRunner(Runner):
         """Key and kind of what the cache on disk has of the bodies."""
         return {key for program in self.programs for key in program.cache_keys()}
 
+    def export(self) -> Iterable[tuple[str, str, bytes | str]]:
+        """See `Runner.export`."""
+        return [part for program in self.programs for part in program.export()]
+
     def at(self, sizes: Mapping[str, int]) -> BodyRunner:
         """The runner for these sizes."""
         version = copy(self)

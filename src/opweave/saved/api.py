@@ -15,10 +15,10 @@ from ..context.tensors import check_alive
 from ..core.graph import Desc, Operand
 from ..support import lazy_imports
 from ..support.errors import DataError, ValidationError, require, require_flags
-from ..support.names import short_repr
+from ..support.names import printable, short_repr
 from .container import Container, ContainerWriter, read_json
 from .graphs import GraphReader, GraphWriter, decode_guards, decode_hints, encode_guards, encode_hints
-from .parts import FileParts, add_parts, seal
+from .parts import FileParts, add_exported, add_parts, seal
 from .values import Damaged
 
 MANIFEST = "opweave.manifest"
@@ -26,25 +26,34 @@ MANIFEST = "opweave.manifest"
 KEY = "opweave.key"
 """The section of the key by which `MLContext.save_graph` keeps a graph."""
 
+LAYOUTS = ("plain", "device")
+
 MAX_MANIFEST_BYTES = 2**28
 """Maximum size of the manifest: some million nodes."""
 
 
 @lazy_imports.save_graph.provide
-def save(graph: MLGraph, path: str | Path) -> None:
+def save(graph: MLGraph, path: str | Path, layout: str) -> None:
     """Write a graph into a file; see `MLGraph.save`."""
-    writer_of(graph).write(path)
+    require(layout in LAYOUTS, f"save: layout must be one of {list(LAYOUTS)}, got {short_repr(layout)}")
+    writer_of(graph, is_exported=layout == "device").write(path)
 
 
-def writer_of(graph: MLGraph, key: str = "") -> ContainerWriter:
-    """The complete file of a graph, not written yet; with the key of `MLContext.save_graph`, if it has one."""
+def writer_of(graph: MLGraph, key: str = "", is_exported: bool = False) -> ContainerWriter:
+    """The complete file of a graph, not written yet.
+
+    Args:
+        graph: the graph.
+        key: the key of `MLContext.save_graph`, if it has one.
+        is_exported: whether the file has compiled models with their weights, too.
+    """
     recorded, state = recorded_graph(graph), state_of(graph)
     writer = ContainerWriter()
     graphs = GraphWriter(writer)
     builder: Any = next(iter(recorded.outputs.values())).builder
     variants = variants_of(graph)
     encoded = [{"graph": graphs.encode(item.graph), **encode_guards(item.guards)} for item in variants]
-    manifest = {
+    manifest: dict[str, Any] = {
         "opweave": __version__,
         **({"variants": encoded} if variants else {"graph": graphs.encode(recorded)}),
         "operations": graphs.operations,
@@ -53,6 +62,8 @@ def writer_of(graph: MLGraph, key: str = "") -> ContainerWriter:
         "fuse": state.is_fused,
     }
     graphs.finish()
+    if is_exported:
+        manifest["left_out"] = add_exported(writer, [part for program in state.programs for part in program.export()])
     text = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode()
     writer.add(MANIFEST, "uint8", (len(text),), text)
     add_parts(writer, {key for program in state.programs for key in program.cache_keys()})
@@ -82,7 +93,9 @@ def load_file(
     container = Container.open(path)
     try:
         parts = FileParts(container, trusted)
-        graph = _build(context, container, trusted, check)
+        manifest = read_manifest(container)
+        parts.left_out = [printable(reason) for reason in manifest.get("left_out", ())]
+        graph = _build(context, container, manifest, trusted, check)
     except Damaged as error:
         raise DataError(f"{container.path}: it is damaged: {error}") from None
     except ValidationError as error:
@@ -93,9 +106,12 @@ def load_file(
 
 
 def _build(
-    context: MLContext, container: Container, trusted: bool, check: Callable[[Mapping[str, Operand]], object]
+    context: MLContext,
+    container: Container,
+    manifest: dict[str, Any],
+    trusted: bool,
+    check: Callable[[Mapping[str, Operand]], object],
 ) -> MLGraph:
-    manifest = read_manifest(container)
     hints = decode_hints(manifest["size_hints"])
     reader = GraphReader(
         container, manifest["operations"], manifest["constants"], trusted, context.backend.max_byte_length
@@ -148,5 +164,8 @@ def read_manifest(container: Container) -> dict[str, Any]:
     for name, kind in types.items():
         if not isinstance(manifest, dict) or not isinstance(manifest.get(name), kind):
             raise Damaged(f"its manifest lacks {name!r}")
+    reasons = manifest.get("left_out", [])
+    if not isinstance(reasons, list) or not all(isinstance(reason, str) for reason in reasons):
+        raise Damaged("its manifest has reasons that are no texts")
     complete: dict[str, Any] = manifest
     return complete

@@ -28,12 +28,30 @@ DIGEST, AUTHENTICATION = "opweave.digest", "opweave.authentication"
 NATIVE = ("o", "cubin")
 """Kinds of files in the cache on disk that are native code."""
 
+EXPORTED = ("blob",)
+"""Kinds of parts that engines export. They have weights, and files have them only if the user asks for it. Engines do not
+expect those of strangers, so that they are trusted as native code is."""
+
 
 def add_parts(writer: ContainerWriter, keys: Iterable[tuple[str, str]]) -> None:
     """Add the compiled parts that the cache on disk has; files without the others are compiled again when they are loaded."""
     for key, kind in sorted(keys):
         if kind in NATIVE and (data := disk_cache.load(key, kind)) is not None:
             writer.add(f"{PART}{key}.{kind}", "uint8", (len(data),), data)
+
+
+def add_exported(writer: ContainerWriter, parts: Iterable[tuple[str, str, bytes | str]]) -> list[str]:
+    """Add parts that engines export; return the reasons why some are left out."""
+    contents: dict[str, bytes] = {}
+    reasons: list[str] = []
+    for key, kind, content in parts:
+        if isinstance(content, str):
+            reasons.append(content)
+        else:
+            contents[f"{PART}{key}.{kind}"] = content
+    for name, content in contents.items():
+        writer.add(name, "uint8", (len(content),), content)
+    return list(dict.fromkeys(reasons))
 
 
 def seal(writer: ContainerWriter) -> None:
@@ -63,6 +81,7 @@ class FileParts:
 
     Attributes:
         is_trusted: whether the parts may run.
+        left_out: the reasons why the file lacks parts that engines export.
 
     Raises:
         DataError: the digest of the file is wrong.
@@ -70,10 +89,11 @@ class FileParts:
 
     def __init__(self, container: Container, trusted: bool) -> None:
         self._container = container
+        self.left_out: list[str] = []
         contents = {name: container.section(name).tobytes() for name in container.all_names if _is_covered(name)}
         if container.section(DIGEST).tobytes() != _digest(container.header, contents.values(), b""):
             raise DataError(f"{container.path}: it is damaged: its digest is another one")
-        names = re.compile(rf"{re.escape(PART)}(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join(NATIVE)})")
+        names = re.compile(rf"{re.escape(PART)}(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join((*NATIVE, *EXPORTED))})")
         self._names = {name.removeprefix(PART) for name in container.names if names.fullmatch(name)}
         self.is_trusted = trusted or (bool(self._names) and self._is_own(contents.values()))
         # The bytes that were checked: the file behind the mapping may change afterwards.
@@ -92,11 +112,19 @@ class FileParts:
         """The content of a part; see `disk_cache.Layer`."""
         return self._parts.get(f"{key}.{kind}")
 
+    def has(self, kind: str) -> bool:
+        """Whether there are parts of a kind."""
+        return any(name.endswith(f".{kind}") for name in self._parts)
+
     def describe(self, state: GraphState) -> str:
         """Describe the origin of the graph, and the reason why compiled parts are used or not, for `explain`."""
-        needed = {f"{key}.{kind}" for program in state.programs for key, kind in program.cache_keys() if kind in NATIVE}
+        kinds = {*NATIVE, *(name.rpartition(".")[2] for name in self._names)}
+        needed = {f"{key}.{kind}" for program in state.programs for key, kind in program.cache_keys() if kind in kinds}
         origin = f"loaded from {self._container.path}"
-        if not needed:
+        if self.left_out:
+            origin += f" (without the engine's compiled model: {'; '.join(self.left_out)})"
+        has_models = any(name.endswith(tuple(f".{kind}" for kind in EXPORTED)) for name in self._names)
+        if not needed and (self.is_trusted or not has_models):  # keys of models are computed for trusted files alone
             return origin
         if not self.is_trusted:
             reason = "this user has not written the file on this machine, and it was not loaded with trusted=True"

@@ -113,6 +113,14 @@ class Layer(Protocol):
     def load(self, key: str, kind: str) -> bytes | None:
         """The content of a file, or None."""
 
+    def has(self, kind: str) -> bool:
+        """Whether there are files of a kind."""
+
+
+def has_layers(kind: str) -> bool:
+    """Whether a layer has files of a kind."""
+    return any((layer := item()) is not None and layer.has(kind) for item in _layers)
+
 
 def add_layer(layer: Layer) -> None:
     """Look for files in `layer`, too, for as long as the object lives. What it has is trusted as the directory is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +10,11 @@ import numpy as np
 
 from ...core.dtypes import name_of
 from ...core.graph import Graph, Node
+from ...support import disk_cache
 from ...support.errors import OperationError
 from ...support.processors import processors
 from .. import How, Measured, Precision, Runner
-from . import devices
+from . import devices, exported
 from .emit import Emitter, tensor
 
 if TYPE_CHECKING:
@@ -33,7 +34,12 @@ HINTS: dict[Precision, str] = {"float32": "f32", "ieee": "f32", "bfloat16": "bf1
 
 
 def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = False) -> OpenVinoSession:
-    engine = devices.engine()
+    engine, key = devices.engine(), ""
+    if device == "cpu" and not is_measured and disk_cache.has_layers(exported.KIND):
+        if exported.is_exportable(backend, graph):
+            key = exported.key_of(backend, graph)
+        if key and (session := _imported(backend, graph, key)) is not None:
+            return session
     ctx = Emitter(backend.precision)
     try:
         outputs, done = backend.emit(ctx, graph)
@@ -52,7 +58,31 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
         compiled, ctx.arrays, done, backend.precision, partial(compile, backend, graph, device, True)
     )
     session.threads = 0 if options.get("NUM_STREAMS") == 0 else SESSION_THREADS
+    session.key = key
+    if device == "cpu" and not is_measured:
+        session.exporting = partial(_export, backend, graph, compiled, done, options)
     return session
+
+
+def _imported(backend: OpenVino, graph: Graph, key: str) -> OpenVinoSession | None:
+    """The session of a compiled model in a saved graph; None if there is none."""
+    if (parts := exported.imported(key)) is None:
+        return None
+    compiled, done, options, content = parts
+    again = partial(compile, backend, graph, "cpu", True)
+    session = OpenVinoSession(compiled, [content], dict(zip(graph.nodes, done, strict=True)), backend.precision, again)
+    session.threads = 0 if options.get("NUM_STREAMS") == 0 else SESSION_THREADS
+    session.key = key
+    return session
+
+
+def _export(
+    backend: OpenVino, graph: Graph, compiled: Any, done: Mapping[Node, How], options: Mapping[str, Any]
+) -> tuple[str, bytes | str]:
+    """Key and content of a compiled model for a saved graph, or the reason why there is none."""
+    if not exported.is_exportable(backend, graph):
+        return "", "a rule or an attribute of a user has no name in a file"
+    return exported.key_of(backend, graph), exported.export(compiled, graph, done, options)
 
 
 def _options(backend: OpenVino, graph: Graph, device: str, multiplies_bytes: bool) -> dict[str, Any]:
@@ -94,6 +124,24 @@ class OpenVinoSession(Runner):
         self._again = again  # compiles the graph once more, with counters
         # Requests without a run in flight; append() and pop() of a list are atomic.
         self._idle: list[Any] = []
+
+    key = ""
+    """The key by which files of saved graphs may have the compiled model; empty if none was looked for."""
+
+    exporting: Callable[[], tuple[str, bytes | str]] | None = None
+    """Exports the compiled model; None if it was imported."""
+
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        """Key and kind of the part of a saved graph that is needed."""
+        return [(self.key, exported.KIND)] if self.key else []
+
+    def export(self) -> Iterable[tuple[str, str, bytes | str]]:
+        """The compiled model, for a saved graph."""
+        if self.exporting is not None:
+            key, content = self.exporting()
+            return [(key, exported.KIND, content)]
+        data = disk_cache.load(self.key, exported.KIND) if self.key else None
+        return [] if data is None else [(self.key, exported.KIND, data)]
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         request = self._compiled.create_infer_request()
