@@ -44,7 +44,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient import http as triton
 from tritonclient.utils import InferenceServerException
 
-from opweave.deploy import ModelServer
+from opweave.deploy import ModelServer, listening
 from opweave.deploy.joining import Batcher
 from opweave.deploy.listening import BoundedProtocol
 from opweave.onnx.model.arguments import Argument
@@ -640,6 +640,65 @@ def test_heads_have_a_limit(server: ModelServer) -> None:
                 sent += 8000
                 sleep(0.001)
         assert sent < 1 << 22
+
+
+def exchange(server: ModelServer, *parts: bytes, pause: float = 0) -> bytes:
+    """What the server sends until it closes the connection."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 60) as connection:
+        for part in parts:
+            connection.sendall(part)
+            sleep(pause)
+        received = b""
+        with suppress(ConnectionResetError):
+            while data := connection.recv(1 << 16):
+                received += data
+        return received
+
+
+@pytest.mark.parametrize(
+    ("head", "text"),
+    [
+        (b"Content-Length: 99999999999999999999", "Content-Length overflow"),
+        (b"Content-Length: -1", "Invalid character in Content-Length"),
+        (b"Content-Length: 1\r\nContent-Length: 2", "Content-Length"),
+        (b"Content-Length: 1\r\nTransfer-Encoding: chunked", "Transfer-Encoding can't be present with Content-Length"),
+        (b"Transfer-Encoding: chunked\r\n\r\nzz", "Invalid character in chunk size"),
+        (b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff", "Chunk size overflow"),
+        (b"a\x00: b", "Invalid header token"),
+    ],
+)
+def test_what_is_no_request_is_400_with_the_reason(server: ModelServer, head: bytes, text: str) -> None:
+    reply = exchange(server, b"POST /v2/models/fixed/infer HTTP/1.1\r\nHost: localhost\r\n" + head + b"\r\n\r\n")
+    status, _, body = reply.rpartition(b"HTTP/1.1 400 Bad Request\r\n")[2].partition(b"\r\n\r\n")
+    assert b"application/json" in status
+    error = json.loads(body)["error"]
+    assert error.startswith("the request is not HTTP/1.1: ")
+    assert text in error
+
+
+def progress(server: ModelServer, name: str) -> float:
+    return samples(server)["opweave_requests_in_progress", frozenset({("model", name), ("version", "1")})]
+
+
+def test_slow_bodies_end(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "BODY_SECONDS", 0.5)
+    head = b"POST /v2/models/pixels/infer HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-npy\r\n"
+    for sent in (
+        b"Content-Length: 100\r\n\r\nabc",
+        b"Content-Length: 1000000\r\n\r\n" + bytes(1000),
+        b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
+    ):
+        assert exchange(server, head + sent) == b""
+    for _ in range(100):
+        if not (left := progress(server, "pixels")):
+            break
+        sleep(0.1)
+    assert left == 0
+    body = npy(np.zeros((1, 100, 200, 3), np.uint8))
+    size = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    parts = [body[start : start + 20000] for start in range(0, len(body), 20000)]
+    assert exchange(server, head + size, *parts, pause=0.25).startswith(b"HTTP/1.1 200 OK")
 
 
 @pytest.mark.parametrize(

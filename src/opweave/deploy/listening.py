@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +19,12 @@ MAX_HEAD_BYTES = 1 << 16
 HEAD_SECONDS = 30
 """Seconds in which a client must send them."""
 
+BODY_SECONDS = 30
+"""Seconds in which a client must send `MIN_BODY_BYTES` of a body, or the rest of it."""
+
+MIN_BODY_BYTES = 1 << 14
+"""A client that sends less in `BODY_SECONDS` occupies a place of `max_requests` for nothing: slower than any modem."""
+
 LAST_SECONDS = 0.5
 """Seconds that idle connections stay open while the server stops, for requests on their way: longer than a round trip."""
 
@@ -25,9 +33,9 @@ BACKLOG = 1024
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection whose heads, trailers and extensions of chunks have a limit, and whose heads have a limit of time."""
+    """A connection whose heads, trailers and extensions of chunks have a limit, and that ends if its client is too slow."""
 
-    _uncounted = 0
+    _uncounted = _body_bytes = 0
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -48,7 +56,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._uncounted += len(data)
         super().data_received(data)
         if self._uncounted > MAX_HEAD_BYTES and self.parser is not None and not self.transport.is_closing():
-            self.send_400_response("The head of the request is too large.")
+            self._refuse("the head of the request is too large")
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what the parser does not understand, with its reason."""
+        self._refuse(f"the request is not HTTP/1.1: {sys.exc_info()[1] or msg}")
 
     def on_message_begin(self) -> None:
         """Start the clock of the next head."""
@@ -57,20 +69,44 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     def on_headers_complete(self) -> None:
-        """Stop the clock, and let the application begin."""
+        """Start the clock of the body, and let the application begin."""
         self._stop_timer()
-        self._uncounted = 0
+        self._uncounted = self._body_bytes = 0
+        self._timer = self.loop.call_later(BODY_SECONDS, self._check_body)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Pass on a part of the body, which has limits of its own."""
         self._uncounted = 0
+        self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Pass on the end of the body."""
+        """Stop the clock, and pass on the end of the body."""
+        self._stop_timer()
         self._uncounted = 0
         super().on_message_complete()
+
+    def _check_body(self) -> None:
+        """End the connection of a client that sends too little of a body."""
+        if (
+            self._body_bytes < MIN_BODY_BYTES and not self.flow.read_paused
+        ):  # while it is paused, the server is too slow
+            self._timer = None
+            self.transport.abort()
+            return
+        self._body_bytes = 0
+        self._timer = self.loop.call_later(BODY_SECONDS, self._check_body)
+
+    def _refuse(self, text: str) -> None:
+        """Send an error in the form of all others, and close the connection."""
+        content = json.dumps({"error": text}).encode()
+        head = (
+            f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n"
+            "connection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + content)
+        self.transport.close()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
