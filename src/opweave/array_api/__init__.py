@@ -23,9 +23,11 @@ from ..ops import Operations
 from ..support.lazy_imports import array_namespace
 from . import (
     bits,
+    complex_numbers as complex_numbers,
     conversion,
     creation,
     elementwise,
+    fft,
     indexing,
     linalg,
     manipulation,
@@ -35,6 +37,7 @@ from . import (
     transcendental,
 )
 from .bits import *  # noqa: F403
+from .complex_array import ComplexArray
 from .conversion import *  # noqa: F403
 from .conversion import _to_device as _to_device
 from .creation import *  # noqa: F403
@@ -52,6 +55,8 @@ from .types import (
     Info,
     bool,
     can_cast,
+    complex64,
+    complex128,
     finfo,
     float16,
     float32,
@@ -96,8 +101,9 @@ def namespace(api_version: str | None) -> ModuleType:
 __all__ = [
     *bits.__all__, *conversion.__all__, *creation.__all__, *elementwise.__all__,
     *indexing.__all__, *manipulation.__all__,
-    *products.__all__, *selection.__all__, *statistics.__all__, *transcendental.__all__, "__array_api_version__",
-    "__array_namespace_info__", "bool", "can_cast", "e", "finfo", "float16", "float32", "float64", "iinfo", "inf", "int8",
+    *products.__all__, *selection.__all__, *statistics.__all__, *transcendental.__all__, "ComplexArray",
+    "__array_api_version__", "__array_namespace_info__", "bool", "can_cast", "complex64", "complex128", "e", "fft", "finfo",
+    "float16", "float32", "float64", "iinfo", "inf", "int8",
     "int32", "int64", "isdtype", "linalg", "nan", "newaxis", "pi", "result_type", "uint8", "uint32", "uint64",
 ]  # fmt: skip
 

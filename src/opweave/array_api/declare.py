@@ -21,6 +21,7 @@ PAGE = "https://data-apis.org/array-api/latest/API_specification/generated/array
 TYPES = {
     "numeric": "integers or floats",
     "real floating": "floats",
+    "complex floating": "complex numbers",
     "integral": "integers",
     "bool": "bool",
     "numeric or bool": "any data type",

@@ -42,7 +42,23 @@ _REDUCTION_RESULT = "An array of the data type of `x`, without these axes."
 _REDUCTION_ERROR = "another data type, or an axis is out of range or occurs twice"
 _OPTIONAL_AXIS = "the axis; may be left out if `x` has one dimension."
 
+_FOURIER = {
+    "n": "the length along the axis, to which `x` is cut or filled with zeros; default: its size.",
+    "axis": "the axis.",
+    "s": "the length along each axis, to which `x` is cut or filled with zeros; -1, or by default, its size.",
+    "axes": "the axes; default: the last ones, as many as `s` has, or all.",
+    "norm": 'the transform and its inverse are multiplied by 1 and 1 / n ("backward"), both by 1 / sqrt(n) ("ortho"), or '
+    'by 1 / n and 1 ("forward").',
+}
+
 FAMILIES = [
+    Family(
+        "fft ifft fftn ifftn rfft rfftn ihfft irfft irfftn hfft",
+        _FOURIER,
+        "Complex numbers, complex128 for float64 and complex128, else complex64.",
+        "another data type, an axis is out of range or occurs twice, a length is not positive, or another norm",
+    ),
+    Family("fftshift ifftshift", {"axes": "the axes; default: all."}),
     Family(
         "zeros ones empty full",
         result="An array of that shape.",

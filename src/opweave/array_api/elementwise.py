@@ -195,17 +195,18 @@ conj = unary(
     "conj",
     "numeric",
     lambda x: x,
-    "The complex conjugate: the array itself, since WebNN has no complex numbers.",
+    "The complex conjugate; numbers without an imaginary part.",
     [1.0, 2.0],
     "[1.0, 2.0]",
 )
-real = unary(
-    "real",
-    "numeric",
+real = unary("real", "numeric", lambda x: x, "The real part of each element.", [1.0, 2.0], "[1.0, 2.0]")
+imag = unary(
+    "imag",
+    "complex floating",
     lambda x: x,
-    "The real part: the array itself, since WebNN has no complex numbers.",
-    [1.0, 2.0],
-    "[1.0, 2.0]",
+    "The imaginary part of each element.",
+    [1.0 + 2.0j, 3.0],
+    "[2.0, 0.0]",
 )
 positive = unary("positive", "numeric", lambda x: x, "The array itself: unary plus.", [1, -2], "[1, -2]")
 negative = unary(
@@ -401,7 +402,7 @@ isfinite = _test(
 
 __all__ = [
     "abs", "add", "ceil", "clip", "conj", "copysign", "divide", "equal", "floor", "floor_divide", "greater",
-    "greater_equal", "isfinite", "isinf", "isnan", "less", "less_equal", "logical_and", "logical_not", "logical_or",
+    "greater_equal", "imag", "isfinite", "isinf", "isnan", "less", "less_equal", "logical_and", "logical_not", "logical_or",
     "logical_xor", "maximum", "minimum", "multiply", "negative", "nextafter", "not_equal", "positive", "pow", "real",
     "reciprocal", "remainder", "round", "sign", "signbit", "sqrt", "square", "subtract", "trunc",
 ]  # fmt: skip

@@ -546,4 +546,4 @@ __all__ = [
 complete(
     {name: globals()[name] for name in __all__ if name not in ("matmul", "matrix_transpose", "tensordot", "vecdot")}
 )
-publish(globals(), __all__)
+publish(globals(), __all__, "linalg.")

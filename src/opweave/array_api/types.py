@@ -1,8 +1,8 @@
 """Data types of the array API standard: kinds, promotion, limits, and `__array_namespace_info__`.
 
-Data types are NumPy's `dtype` objects, as in `Array.dtype`. WebNN has no 16-bit integers and complex numbers. float64, which
-WebNN does not have either, is computed on processors only. WebNN's float16, which the standard does not define, is a real
-floating-point type below float32.
+Data types are NumPy's `dtype` objects, as in `Array.dtype`. WebNN has no 16-bit integers. It has no complex numbers either, so
+that a `ComplexArray` is two arrays of floats. float64, which WebNN does not have, is computed on processors only. WebNN's
+float16, which the standard does not define, is a real floating-point type below float32.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ..core.dtypes import ANY, FLOAT64, INFO, DataType
 from ..lazy.array import Array
 from ..support.errors import ValidationError
 from ..support.names import short_repr
+from .complex_array import ComplexArray
 
 DType = np.dtype[Any]
 
@@ -27,15 +28,17 @@ bool = np.dtype("bool")
 int8, int32, int64 = np.dtype("int8"), np.dtype("int32"), np.dtype("int64")
 uint8, uint32, uint64 = np.dtype("uint8"), np.dtype("uint32"), np.dtype("uint64")
 float16, float32, float64 = np.dtype("float16"), np.dtype("float32"), np.dtype("float64")
+complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
+COMPLEX = (complex64, complex128)
 ALL: tuple[DType, ...] = (bool, *map(np.dtype, sorted((*ANY, FLOAT64))))
 
 _CODES = {"bool": "b", "signed integer": "i", "unsigned integer": "u", "integral": "iu", "real floating": "f"}
-KINDS: dict[str, str] = {**_CODES, "complex floating": "", "numeric": "iuf"}
+KINDS: dict[str, str] = {**_CODES, "complex floating": "c", "numeric": "iufc"}
 """NumPy's letters for each kind of data types of the standard."""
 
 
-def as_dtype(value: Any, name: str) -> DType:
+def as_dtype(value: Any, name: str, takes_complex: builtins.bool = False) -> DType:
     """Return the data type for a value: a data type of this module, or anything that NumPy accepts as one."""
     if isinstance(value, np.dtype):
         dtype: DType = value
@@ -44,6 +47,8 @@ def as_dtype(value: Any, name: str) -> DType:
             dtype = np.dtype(value)
         except TypeError:
             raise ValidationError(f"{name}: dtype must be a data type, got {short_repr(value)}") from None
+    if takes_complex and dtype in COMPLEX:
+        return dtype
     if dtype not in ALL:
         raise ValidationError(f"{name}: WebNN has no {dtype}; there are {', '.join(map(str, ALL))}")
     return dtype
@@ -85,7 +90,7 @@ def isdtype(dtype: Any, kind: Any) -> Any:
     if isinstance(kind, str):
         if kind not in KINDS:
             raise ValidationError(f"isdtype: kind must be one of {', '.join(KINDS)}, got {kind!r}")
-        return np.dtype(dtype).kind in KINDS[kind] if KINDS[kind] else False
+        return np.dtype(dtype).kind in KINDS[kind]
     return np.dtype(dtype) == np.dtype(kind)
 
 
@@ -99,10 +104,10 @@ def promote(a: DType, b: DType) -> DType | None:
     if a == b:
         return a
     kinds = {a.kind, b.kind}
-    if kinds not in ({"i"}, {"u"}, {"f"}, {"i", "u"}):
+    if kinds not in ({"i"}, {"u"}, {"f"}, {"i", "u"}, {"c"}, {"c", "f"}):
         return None
     common = np.promote_types(a, b)
-    return common if common in ALL and (common.kind != "f" or kinds == {"f"}) else None
+    return common if common in (*ALL, *COMPLEX) and (common.kind != "f" or kinds == {"f"}) else None
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
@@ -118,17 +123,22 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     (dtype('int64'), dtype('float16'))
     """
     name = "result_type"
-    scalars = [value for value in arrays_and_dtypes if isinstance(value, (int, float))]
-    dtypes = [
-        value.dtype if isinstance(value, Array) else as_dtype(value, name)
-        for value in arrays_and_dtypes
-        if not isinstance(value, (int, float))
-    ]
+    scalars = [value for value in arrays_and_dtypes if isinstance(value, (int, float, complex))]
+    dtypes = [dtype_of(value, name) for value in arrays_and_dtypes if not isinstance(value, (int, float, complex))]
     if not dtypes:
         raise ValidationError(f"{name}: takes at least one array or data type, got {list(scalars)}")
     dtype = reduce(lambda a, b: _common(a, b, name), dtypes)
     for number in scalars:
+        if isinstance(number, complex) and dtype.kind == "f":
+            dtype = complex128 if dtype == float64 else complex64
         check_number(number, dtype, name)
+    return dtype
+
+
+def dtype_of(value: Any, name: str) -> DType:
+    """Return the data type of an array, or the one that a value stands for."""
+    is_array = isinstance(value, (Array, ComplexArray))
+    dtype: DType = value.dtype if is_array else as_dtype(value, name, takes_complex=True)
     return dtype
 
 
@@ -144,7 +154,8 @@ def check_number(value: Any, dtype: DType, name: str) -> None:
 
     Truth values are no numbers: they combine with each other alone.
     """
-    kinds = "b" if isinstance(value, builtins.bool) else "iuf" if isinstance(value, int) else "f"
+    kinds = "b" if isinstance(value, builtins.bool) else "iufc" if isinstance(value, int) else "fc"
+    kinds = "c" if isinstance(value, complex) else kinds
     if dtype.kind not in kinds:
         raise ValidationError(
             f"{name}: {short_repr(value)} cannot be combined with an array of {dtype}; astype converts that"
@@ -163,8 +174,8 @@ def can_cast(from_: Any, to: Any, /) -> Any:
     >>> xp.can_cast(xp.int8, xp.int32), xp.can_cast(xp.int32, xp.int8)
     (True, False)
     """
-    source = from_.dtype if isinstance(from_, Array) else as_dtype(from_, "can_cast")
-    target = as_dtype(to, "can_cast")
+    source = dtype_of(from_, "can_cast")
+    target = as_dtype(to, "can_cast", takes_complex=True)
     common = promote(source, target)
     # `None == float64` holds in NumPy.
     return common is not None and common == target
@@ -212,15 +223,18 @@ def finfo(type: Any, /) -> FloatInfo:
     """Get the limits of a floating-point data type.
 
     Args:
-        type: float64, float32, float16, or an array.
+        type: a floating-point type, real or complex, or an array.
 
-    Returns: An object with `bits`, `eps`, `max`, `min`, `smallest_normal` and `dtype`.
+    Returns: An object with `bits`, `eps`, `max`, `min`, `smallest_normal` and `dtype`: for a complex type, those of its parts.
     Raises: it is not a floating-point type of WebNN.
 
     >>> xp.finfo(xp.float32).eps
     1.1920928955078125e-07
     """
-    dtype = _of_kind(type, "real floating", "finfo")
+    dtype = dtype_of(type, "finfo")
+    if dtype in COMPLEX:
+        dtype = float64 if dtype == complex128 else float32
+    dtype = _of_kind(dtype, "real floating", "finfo")
     info = np.finfo(dtype)
     lowest, highest = float(info.min), float(info.max)
     return FloatInfo(info.bits, float(info.eps), highest, lowest, float(info.smallest_normal), dtype)
@@ -244,7 +258,7 @@ def iinfo(type: Any, /) -> IntegerInfo:
 
 
 def _of_kind(value: Any, kind: str, name: str) -> DType:
-    dtype: DType = value.dtype if isinstance(value, Array) else as_dtype(value, name)
+    dtype = dtype_of(value, name)
     if not isdtype(dtype, kind):
         raise ValidationError(f"{name}: takes a type of kind {kind!r}, got {dtype}")
     return dtype
@@ -267,10 +281,10 @@ class Info:
 
     def default_dtypes(self, *, device: MLContext | None = None) -> dict[str, DType]:
         """Get the default data types of new arrays, by kind."""
-        return {"real floating": float32, "integral": int32, "indexing": int32}
+        return {"real floating": float32, "complex floating": complex64, "integral": int32, "indexing": int32}
 
     def dtypes(self, *, device: MLContext | None = None, kind: str | tuple[str, ...] | None = None) -> dict[str, DType]:
         """Get the data types of the standard, by name: all, or those of a kind."""
-        left_out = {float16} if takes_float64(device or current_context()) else {float16, float64}
-        listed = [dtype for dtype in ALL if dtype not in left_out]
+        left_out = {float16} if takes_float64(device or current_context()) else {float16, float64, complex128}
+        listed = [dtype for dtype in (*ALL, *COMPLEX) if dtype not in left_out]
         return {dtype.name: dtype for dtype in listed if kind is None or isdtype(dtype, kind)}

@@ -53,6 +53,8 @@ class StandardArray(Operators):
     if TYPE_CHECKING:
         context: MLContext
 
+        @property
+        def dtype(self) -> np.dtype[Any]: ...  # noqa: D102  (`ArrayLike` has it)
         def __lt__(self, other: Any) -> Array: ...
         def __le__(self, other: Any) -> Array: ...
         def __gt__(self, other: Any) -> Array: ...
@@ -153,9 +155,22 @@ def _function(name: str) -> Callable[..., Array]:
     return function
 
 
+def _is_mask(array: StandardArray) -> bool:
+    """Whether an array has truth values. Only few arrays are uint8, so the data type of NumPy is rarely made."""
+    return array.data_type == "uint8" and array.dtype.kind == "b"
+
+
+def _kind_of(value: Any) -> str:
+    """Return NumPy's letter for the data type of an array that is not Opweave's, or "c" for a complex number."""
+    if type(value) is float or type(value) is int:
+        return ""
+    kind: str = "c" if isinstance(value, complex) else getattr(getattr(value, "dtype", None), "kind", "")
+    return kind
+
+
 def _operator(function: str, swap: bool = False) -> Callable[[Any, Any], Any]:
     def method(self: StandardArray, other: Any) -> Any:
-        if not is_value(other):
+        if not is_value(other) and not isinstance(other, complex):
             return NotImplemented
         return _function(function)(other, self) if swap else _function(function)(self, other)
 
@@ -169,18 +184,21 @@ def _promoting(operation: str, swap: bool) -> Callable[[Any, Any], Any]:
     function = _PROMOTED[operation]
 
     def method(self: StandardArray, other: Any) -> Any:
+        if isinstance(other, StandardArray):
+            # The function refuses truth values, which operations take for uint8.
+            is_promoted = other.data_type != self.data_type or _is_mask(self) or _is_mask(other)
+        else:
+            is_promoted = _is_mask(self) or _kind_of(other) in ("b", "c")
         if isinstance(other, np.float64):
             other = float(other)
         elif isinstance(other, np.ndarray) and self.data_type == FLOAT64:
             other = _function("asarray")(other, device=self.context)
         if operation == "div" and self.data_type not in (*FLOATS, FLOAT64) and is_value(other):
+            kind = "bool" if _is_mask(self) else self.data_type
             raise ValidationError(
-                f"/: takes arrays of floats, got {self.dtype}{list(self.shape)}; // rounds down, opweave.ops.div rounds "
+                f"/: takes arrays of floats, got {kind}{list(self.shape)}; // rounds down, opweave.ops.div rounds "
                 "towards zero, and opweave.array_api.astype converts"
             )
-        is_promoted = isinstance(other, StandardArray) and other.data_type != self.data_type
-        # The function refuses truth values, which operations take for uint8.
-        is_promoted |= self.dtype.kind == "b" or getattr(getattr(other, "dtype", None), "kind", "") == "b"
         # WebNN's matmul takes only matrices of floats.
         if operation == "matmul":
             is_promoted |= self.data_type not in (*FLOATS, FLOAT64) or 1 in (self.rank, getattr(other, "ndim", 2))
