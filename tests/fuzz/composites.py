@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from samples import Call
+from support.graphs import compute_again
 
 import opweave as ow
 from fuzz.builder import LARGEST, RandomMake, record, spoiled
@@ -295,7 +296,7 @@ def _computed(
     """Compute a graph; None for an error with a message."""
     try:
         with np.errstate(all="ignore"):
-            results: dict[str, np.ndarray] = dict(context.compute(graph, {name: arrays[name] for name in graph.inputs}))
+            results = compute_again(context, graph, arrays)
     except ow.MLError as error:
         if not str(error).strip() or len(str(error)) > MESSAGE:
             raise Finding(f"{what}: the message is {str(error)[:300]!r}") from error

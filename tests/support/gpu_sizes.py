@@ -11,6 +11,7 @@ import numpy as np
 import opweave as ow
 from opweave import composites as c
 from opweave.core.size_values import values_at
+from support.graphs import assert_same
 
 Build = Callable[..., Any]
 """Adds operations to a builder, with a function that makes an input, and the sizes n and m; returns the results."""
@@ -306,6 +307,8 @@ def check(
     graph = build(context, make, data_type)
     feeds = [arrays_for(graph, numbers) for numbers in sizes]
     results = [context.compute(graph, arrays) for arrays in feeds]
+    for name, array in context.compute(graph, feeds[0]).items():
+        assert_same(array, results[0][name], f"{name} of a later run")
     for numbers, arrays, result in zip(sizes, feeds, results, strict=True):
         for name, expected in context.compute(build(context, make, data_type, numbers), arrays).items():
             np.testing.assert_allclose(result[name], expected, tolerance, tolerance, strict=True)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+import opweave as ow
+from support.graphs import assert_same, reversed_elements
 
 FLOAT, BOOL, STRING, DOUBLE = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.STRING, TensorProto.DOUBLE
 
@@ -78,6 +82,32 @@ def _infos(values: Types) -> Iterable[ValueInfoProto]:
     if isinstance(values, Mapping):
         return (value_info(name, text) for name, text in values.items())
     return (value if isinstance(value, ValueInfoProto) else helper.make_tensor_value_info(*value) for value in values)
+
+
+def run_again(session: ow.InferenceSession, feed: Mapping[str, Any], outputs: Sequence[str] | None = None) -> list[Any]:
+    """Run a session, once more with other floats, and again; return the last results, which must equal the first ones.
+
+    See `graphs.compute_again`. Integers stay: they may be shapes.
+    """
+    first = session.run(outputs, feed)
+    run_with_other_floats(session, feed, outputs)
+    last: list[Any] = session.run(outputs, feed)
+    for number, (array, other) in enumerate(zip(last, first, strict=True)):
+        if isinstance(array, np.ndarray) and array.dtype != object:
+            assert_same(array, other, f"output {number} of a later run")
+    return last
+
+
+def run_with_other_floats(
+    session: ow.InferenceSession, feed: Mapping[str, Any], outputs: Sequence[str] | None = None
+) -> None:
+    """Run a session with the elements of floats in reverse order, without a look at the results."""
+    others = {
+        name: reversed_elements(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
+        for name, value in feed.items()
+    }
+    with suppress(ow.MLError):
+        session.run(outputs, others)
 
 
 def keep_registry(monkeypatch: pytest.MonkeyPatch) -> None:

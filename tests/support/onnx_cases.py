@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 import opweave as ow
 from opweave.onnx.convert.trace import TracedNode
 from opweave.onnx.session.session import InferenceSession
+from support.onnx import run_with_other_floats
 from support.onnx_nodes import compiled_models
 
 EXPECT = Path(__file__).parents[1] / "expect"
@@ -131,7 +132,11 @@ def context(backend: str = "onnxruntime") -> ow.MLContext:
 
 
 def run(case: Case, backend: str = "onnxruntime") -> list[TracedNode]:
-    """Run a case, and return the nodes that fell back; `AssertionError` where something else comes out than ONNX says."""
+    """Run a case several times, and return the nodes that fell back at first.
+
+    Raises:
+        AssertionError: something else comes out than ONNX says, of the first run or of one behind a run with other floats.
+    """
     model, sets = case.load()
     onnxruntime.set_seed(0)  # or random numbers are now and then those that a case happens to expect
     session = InferenceSession(model, context(backend), specialise="always")
@@ -140,12 +145,15 @@ def run(case: Case, backend: str = "onnxruntime") -> list[TracedNode]:
     for inputs, outputs in sets:
         names = [argument.name for argument in session.get_inputs()]
         assert len(inputs) == len(names), f"the case has {len(inputs)} values for the inputs {names}"
-        got = session.run(None, dict(zip(names, inputs, strict=True)))
-        check(got, outputs, case.rtol, max(case.atol, transform_rounding(model, inputs)))
+        feed = dict(zip(names, inputs, strict=True))
+        got = session.run(None, feed)
         for compiled in compiled_models(session):
             for segment in compiled.sections:
                 if segment.kind == "fallback":
                     steps |= {id(step): step for step in segment.nodes}
+        run_with_other_floats(session, feed)
+        for results in (got, session.run(None, feed)):
+            check(results, outputs, case.rtol, max(case.atol, transform_rounding(model, inputs)))
     return list(steps.values())
 
 

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 import opweave as ow
 from opweave.onnx.session.compiled import CompiledModel
 from opweave.onnx.session.session import InferenceSession
+from support.onnx import run_again
 
 MICROSOFT = "com.microsoft"
 TRADITIONAL = "ai.onnx.ml"
@@ -101,7 +102,7 @@ def check_agreement(
 ) -> InferenceSession:
     """Require the engine's results, of which WebNN has computed all unless `fallback`; the session."""
     session = InferenceSession(model, CONTEXT, fallback="auto" if fallback else "error", specialise="always")
-    found, wanted = session.run(None, feed), run_engine(model, feed)
+    found, wanted = run_again(session, feed), run_engine(model, feed)
     for ours, theirs in zip(found, wanted, strict=True):
         assert ours.dtype == theirs.dtype
         assert ours.shape == theirs.shape
@@ -128,7 +129,7 @@ def check_node(
     dynamic = [k for k, value in enumerate(inputs) if value is not None and k not in constants]
     model, feed = node_model(op_type, inputs, attributes, opset=opset, outputs=outputs, dynamic=dynamic, domain=domain)
     expected = run_engine(model, feed) if wanted is None else [wanted]
-    found = InferenceSession(model, CONTEXT, fallback="error").run(None, feed)
+    found = run_again(InferenceSession(model, CONTEXT, fallback="error"), feed)
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.dtype == theirs.dtype
         assert ours.shape == theirs.shape
