@@ -303,6 +303,16 @@ def substitute(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
     return done[root]
 
 
+def with_sources(root: Expr, sources: Mapping[Any, Any]) -> Expr:
+    """Let loads read other arrays of the same shapes and data types; arrays that `sources` lacks are kept."""
+    done: dict[Expr, Expr] = {}
+    for node in walk(root):
+        parts = tuple(done[part] for part in node.parts)
+        is_changed = isinstance(node, Load) and node.source in sources
+        done[node] = Load(sources[node.source], parts) if is_changed else node.rebuild(parts)  # type: ignore[attr-defined]
+    return done[root]
+
+
 def unify(*roots: Expr) -> tuple[Expr, ...]:
     """Merge structurally equal subexpressions into one node; variables are equal only if identical."""
     merged: dict[Expr, Expr] = {}

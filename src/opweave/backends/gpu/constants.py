@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from ...memory.arrays import owner_of
+
+Predicate = Callable[..., bool]
+"""Whether something holds for the elements of an array."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GpuConstant:
     """A constant of a kernel: a C-contiguous array, optionally transformed by functions when it is uploaded.
 
-    `make` computes the elements. `how` has the functions with their arguments; it is empty for the unchanged array.
+    `compute` computes the elements from the source. `how` has the functions with their arguments; it is empty for the
+    unchanged array.
     """
 
     source: np.ndarray
-    make: Callable[[], np.ndarray]
+    compute: Callable[[np.ndarray], np.ndarray]
     how: tuple[Hashable, ...] = ()
 
     @classmethod
     def of(cls, array: np.ndarray) -> GpuConstant:
-        return cls(array, lambda: array)
+        return cls(array, _unchanged)
+
+    def make(self) -> np.ndarray:
+        """The elements."""
+        return self.compute(self.source)
 
     def then(self, function: Callable[..., np.ndarray], *arguments: Hashable) -> GpuConstant:
         """Apply a pure function to the elements."""
-        return GpuConstant(self.source, lambda: function(self.make(), *arguments), (*self.how, function, arguments))
+        return GpuConstant(
+            self.source, lambda source: function(self.compute(source), *arguments), (*self.how, function, arguments)
+        )
+
+    def holds(self, predicate: Predicate, *arguments: Any) -> bool:
+        """Whether a predicate holds for the elements. Code that depends on elements asks this way: see `asked_of`."""
+        answer = predicate(self.make(), *arguments)
+        for questions in _asked.get():
+            questions.append(ConstantQuestion(self, predicate, arguments, answer))
+        return answer
+
+    def on(self, source: np.ndarray) -> GpuConstant:
+        """The same functions of another array, of the same shape and data type."""
+        return replace(self, source=source)
 
     @property
     def key(self) -> Hashable:
@@ -39,3 +63,31 @@ class GpuConstant:
     def owner(self) -> np.ndarray:
         """The array that owns the memory of `source`, whose views are short-lived."""
         return owner_of(self.source)
+
+
+def _unchanged(source: np.ndarray) -> np.ndarray:
+    return source
+
+
+@dataclass(frozen=True, eq=False)
+class ConstantQuestion:
+    """A predicate that code has asked of a constant, and the answer."""
+
+    constant: GpuConstant
+    predicate: Predicate
+    arguments: tuple[Any, ...]
+    answer: bool
+
+
+_asked: ContextVar[tuple[list[ConstantQuestion], ...]] = ContextVar("asked", default=())
+
+
+@contextmanager
+def asked_of() -> Iterator[list[ConstantQuestion]]:
+    """Collect what code asks of constants: for other constants with the same answers, it does the same."""
+    questions: list[ConstantQuestion] = []
+    token = _asked.set((*_asked.get(), questions))
+    try:
+        yield questions
+    finally:
+        _asked.reset(token)

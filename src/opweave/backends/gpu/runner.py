@@ -151,7 +151,7 @@ class GpuKernelRunner(Runner, Generic[Bound]):
             names = " + ".join(node.title for node in step.nodes)
             target = next((p for p, w in zip(step.places, step.kernel.writes, strict=True) if w), None)
             result = "" if target is None else str(target.desc)
-            times.append(KernelTime(names, step.kernel.title, result, median(seconds), min(seconds)))
+            times.append(KernelTime(names, step.title, result, median(seconds), min(seconds)))
         return times
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:

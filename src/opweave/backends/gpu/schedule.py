@@ -8,6 +8,7 @@ when the value is an output.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,17 +25,22 @@ from ...ops.formulas import reshape_array
 from ...ops.movement import concat, reshape
 from .. import NumbersNeededError
 from .backend import GpuBackend
-from .constants import GpuConstant
+from .constants import GpuConstant, asked_of
 from .contraction.kernels import Contraction
 from .diamonds import diamond_operands
 from .forms import apply_node, is_users_kernel, names_needed, trace
 from .fusion import Pending, ReadPattern, combine, is_of_rows, joins, read_patterns
+from .layer_copies import LayerCopies
+from .layers import LayerRun, layer_runs
 from .patterns import AttentionMatch, attentions
 from .rules.flash import attend
 from .rules.products import TAKE_VIEWS
 from .rules.results import Products, Scatter, Staged, Stages, view_of
 from .shared_operand import merge_steps
 from .steps import Buffer, Kernels
+
+MAX_UNLIKE = 3
+"""The largest number of layers of a run that are scheduled until one begins and ends in the same state."""
 
 
 class Schedule:
@@ -64,12 +70,7 @@ class Schedule:
         for number, operand in enumerate(graph.inputs.values()):
             self._memory(operand, Buffer(operand.desc, "input", number))
         matches = [match for match in attentions(graph, features) if not (self._rounds and match.has_halves)]
-        whole = {node: match for match in matches for node in match.nodes}
-        for node in graph.nodes:
-            if node not in whole:
-                self._node(node)
-            elif node is whole[node].nodes[-1]:
-                self._attention(whole[node])
+        self._nodes(graph.nodes, {node: match for match in matches for node in match.nodes})
         for operand in graph.outputs.values():
             self._in_memory(operand)
         self.steps, unrounded = merge_steps(self._kernels.steps, features, rounds=self._rounds)
@@ -99,6 +100,68 @@ class Schedule:
         return self._memory(operand, place)
 
     # Nodes -----------------------------------------------------------------------------------------------------------
+
+    def _nodes(self, nodes: Sequence[Node], attentions: Mapping[Node, AttentionMatch]) -> None:
+        """Schedule the nodes; those of `attentions` together. The steps of equal layers are copies."""
+        order = {node: number for number, node in enumerate(nodes)}
+        last = {node: order[match.nodes[-1]] for node, match in attentions.items()}
+
+        def schedule(start: int, end: int) -> None:
+            for node in nodes[start:end]:
+                if node not in attentions:
+                    self._node(node)
+                elif last[node] == order[node]:
+                    self._attention(attentions[node])
+
+        def facts_of(node: Node) -> Any:
+            facts = ((self._uses[o], o in self._outputs, o in self._in_diamonds) for o in node.outputs)
+            return *facts, last[node] - order[node] if node in last else None
+
+        number = 0
+        for run in layer_runs(nodes, facts_of):
+            schedule(number, run.start)
+            number = self._layers(run, nodes, order, last, schedule)
+        schedule(number, len(nodes))
+
+    def _layers(
+        self,
+        run: LayerRun,
+        nodes: Sequence[Node],
+        order: Mapping[Node, int],
+        last: Mapping[Node, int],
+        schedule: Callable[[int, int], None],
+    ) -> int:
+        """Schedule equal layers. Returns the number of the node behind the last one.
+
+        `last` has the number of the node with which some nodes are scheduled; `schedule` schedules the nodes in a range.
+        """
+        reads: dict[Operand, list[int]] = {}
+        for node in nodes:
+            for operand in node.operands:
+                reads.setdefault(operand, []).append(last.get(node, order[node]))
+
+        def schedule_layer(first: int) -> None:
+            schedule(first, first + run.length)
+            for operand in (o for node in nodes[first : first + run.length] for o in node.outputs):
+                if operand in self._outputs and operand in self._values:
+                    self._in_memory(operand)  # nothing would inline it later, either
+
+        copies = LayerCopies(run, nodes, order, reads, self._outputs, self._values, self._kernels, self.unrounded)
+        number = run.start + run.length
+        schedule_layer(run.start)
+        before = copies.state(number)
+        for _ in range(min(run.count - 2, MAX_UNLIKE)):
+            count, unrounded = len(self._kernels.steps), set(self.unrounded)
+            with asked_of() as questions:
+                schedule_layer(number)
+            number += run.length
+            behind = copies.state(number)
+            crossing = copies.crossing(before, behind)
+            if crossing is not None and copies.may_install(behind, crossing):
+                steps = self._kernels.steps[count:]
+                return copies.copy(steps, behind, crossing, questions, self.unrounded - unrounded)
+            before = behind
+        return number
 
     def _node(self, node: Node) -> None:
         if is_users_kernel(node, self.backend):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -58,7 +59,7 @@ class KernelStep:
 
     `copies` is (input, output) if the kernel only copies an input that later kernels update. The kernel is skipped if both
     share memory. `program` is the formula of a kernel that computes an expression without sizes. `numbers` are the values of
-    the kernel's `sizes`.
+    the kernel's `sizes`. `titles` has other titles for the nodes that the kernel's title names: equal layers share kernels.
     """
 
     kernel: GpuKernel
@@ -67,6 +68,15 @@ class KernelStep:
     copies: tuple[Buffer, Buffer] | None = None
     program: Formula | None = None
     numbers: tuple[int, ...] = ()
+    titles: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The title of the kernel, with the names of this step's nodes."""
+        if not self.titles:
+            return self.kernel.title
+        names = "|".join(map(re.escape, sorted(self.titles, key=len, reverse=True)))
+        return re.sub(names, lambda match: self.titles[match[0]], self.kernel.title)
 
     def at(self, sizes: Mapping[str, int], places: dict[Buffer, Buffer]) -> KernelStep:
         """The step with numbers in place of sizes; `places` has the places that other steps have, and gets new ones."""
@@ -78,18 +88,28 @@ class KernelStep:
             kernel = replace(kernel, workgroups=values_at(kernel.workgroups, sizes))
         copies = self.copies and (places[self.copies[0]], places[self.copies[1]])
         bound = tuple([places[place] for place in self.places])
-        return KernelStep(kernel, bound, self.nodes, copies, self.program, values_at(kernel.sizes, sizes))
+        numbers = values_at(kernel.sizes, sizes)
+        return replace(self, kernel=kernel, places=bound, copies=copies, numbers=numbers)
 
 
 class Kernels:
-    """The kernels of a graph as `steps` in execution order, with the place of each array in expressions."""
+    """The kernels of a graph as `steps` in execution order, with the place of each array in expressions.
+
+    Attributes:
+        steps: the kernels.
+        begun: results of `GpuBackend.begin`.
+        places: the place of each array.
+        cached: for a place, the results of kernels that read nothing else, while its elements do not change.
+        computed: the places of constants that the constants in other places have been computed of.
+    """
 
     def __init__(self, backend: GpuBackend, features: Features) -> None:
         self.backend, self.features = backend, features
         self.steps: list[KernelStep] = []
         self.begun: list[Any] = []
         self.places: dict[Input | Stored | Output, Buffer] = {}
-        self._cached: dict[Buffer, dict[Hashable, list[Buffer]]] = {}
+        self.cached: dict[Buffer, dict[Hashable, list[Buffer]]] = {}
+        self.computed: dict[Buffer, tuple[Buffer, ...]] = {}
 
     def array_in(self, desc: Desc, place: Buffer) -> Input:
         source = Input(len(self.places), desc)
@@ -128,13 +148,13 @@ class Kernels:
             targets = [key for key, writes in pairs if writes]
             is_cached, work = False, (kernel.key, kernel.workgroups, kernel.sizes)
             if not is_users and len(reads) == 1 and self.places.keys().isdisjoint(targets):
-                cached = self._cached.setdefault(reads[0], {})
+                cached = self.cached.setdefault(reads[0], {})
                 is_cached = work in cached
                 results = cached.setdefault(work, [Buffer(key.desc, "between") for key in targets])
                 self.places.update(zip(targets, results, strict=True))
             if not is_cached:
                 for key in targets:
-                    self._cached.pop(self.places.setdefault(key, Buffer(key.desc, "between")), None)
+                    self.cached.pop(self.places.setdefault(key, Buffer(key.desc, "between")), None)
                 self.steps.append(KernelStep(kernel, tuple(self.places[key] for key in kernel.bindings), nodes))
 
     def contraction(self, products: Products, desc: Desc) -> Contraction:
@@ -186,10 +206,10 @@ class Kernels:
     def _repeat(self, repeated: Repeated, nodes: tuple[Node, ...], title: str) -> None:
         """Repeat the kernels of stages, with two places swapped after each repetition."""
         start = len(self.steps)
-        self._cached.clear()  # each repetition changes the contents of places
+        self.cached.clear()  # each repetition changes the contents of places
         for stage in repeated.stages:
             self._add_stage(stage, nodes, title)
-        self._cached.clear()
+        self.cached.clear()
         odd = self.steps[start:]
         one, other = (self.places[array] for array in repeated.swapped)
         swapped = {one: other, other: one}
@@ -238,7 +258,9 @@ class Kernels:
         desc = program.outputs[0].desc
         array = np.empty(desc.shape, desc.data_type)
         evaluate(program, [self.places[source].array for source in inputs], [array])
-        return Buffer(desc, "constant", value=GpuConstant.of(array))
+        place = Buffer(desc, "constant", value=GpuConstant.of(array))
+        self.computed[place] = tuple(self.places[source] for source in inputs)
+        return place
 
 
 def _view_as(place: Buffer, desc: Desc) -> Buffer:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import cast
 
 from ....core.sizes import Dimension, is_same_shape, is_same_size
 from ....expr import ir
@@ -31,6 +32,12 @@ class Epilogue:
         self, problem: Problem, results: tuple[Input, ...], target: Buffer, axes: tuple[Index, ...], body: Expr
     ) -> None:
         self.problem, self.results, self.target, self.axes, self.body = problem, results, target, axes, body
+
+    def with_buffers(self, buffers: Mapping[Buffer, Buffer]) -> Epilogue:
+        """The same epilogue with other arrays; arrays that `buffers` lacks are kept."""
+        results = tuple(cast(Input, buffers.get(result, result)) for result in self.results)
+        target, body = buffers.get(self.target, self.target), ir.with_sources(self.body, buffers)
+        return Epilogue(self.problem.with_inputs(buffers), results, target, self.axes, body)
 
     def can_store(self, features: Features, vectors: bool = True) -> bool:
         """Whether the contraction's kernel can store the result, four columns at a time if `vectors`."""

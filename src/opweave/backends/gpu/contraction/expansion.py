@@ -354,12 +354,16 @@ def _upper_in_words(array: np.ndarray, lines: int, width: int) -> np.ndarray:
 
 def _are_halves(array: np.ndarray) -> bool:
     """Whether float16 has all elements; devices may flush those below its normal range to zero."""
-    is_normal = (np.abs(array) >= np.finfo(np.float16).tiny) | (array == 0)
-    return bool(is_normal.all()) and np.array_equal(terms.in_float16(array), array)
+    answer = _ARE_HALVES.peek(id(array))
+    if answer is None:
+        is_normal = (np.abs(array) >= np.finfo(np.float16).tiny) | (array == 0)
+        answer = bool(is_normal.all()) and np.array_equal(terms.in_float16(array), array)
+        _ARE_HALVES.put(array, answer)
+    return answer
 
 
 _ARE_HALVES: ByIdentity[np.ndarray, bool] = ByIdentity()
-"""The results of `_are_halves` for constants, which graphs of several sizes share."""
+"""The results of `_are_halves`, which graphs of several sizes ask of the same constants."""
 
 
 def _halved(buffer: Input, arranged: dict[Input, GpuConstant]) -> Input:
@@ -367,12 +371,7 @@ def _halved(buffer: Input, arranged: dict[Input, GpuConstant]) -> Input:
     if buffer.desc.data_type != "float32":
         return buffer
     constant = arranged[buffer]
-    is_exact = None if constant.how else _ARE_HALVES.peek(id(constant.source))
-    if is_exact is None:
-        is_exact = _are_halves(constant.make())
-        if not constant.how:
-            _ARE_HALVES.put(constant.source, is_exact)
-    if not is_exact:
+    if not constant.holds(_are_halves):
         return buffer
     half = Input(buffer.number, Desc("float16", buffer.desc.shape))
     arranged[half] = arranged[buffer].then(terms.in_float16)

@@ -7,14 +7,14 @@ have equal result shapes, so that one epilogue combines their sums.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, product
 
 from ....core.guards import estimate
 from ....core.sizes import Dimension, Size, is_multiple, is_same_size, is_static, may_exceed
-from ....expr.gpu import Features, GpuKernel, GpuModule, element_for_workgroup, shared_elements
+from ....expr.gpu import Buffer, Features, GpuKernel, GpuModule, element_for_workgroup, shared_elements
 from ....expr.gpu.dialect import Part, Variable
 from ....expr.gpu.writing import workgroup_number
 from ....expr.ir import Formula, Source
@@ -77,6 +77,13 @@ class ThinKernel(GpuKernel):
 
     sections: tuple[Section, ...] = ()
     before: Formula | None = None
+
+    def with_buffers(self, buffers: Mapping[Buffer, Buffer]) -> ThinKernel:
+        """The same kernel with other arrays; arrays that `buffers` lacks are kept. It must not be merged `after` another."""
+        assert self.before is None
+        sections = tuple(section.with_buffers(buffers) for section in self.sections)
+        bindings = tuple(buffers.get(buffer, buffer) for buffer in self.bindings)
+        return replace(self, sections=sections, bindings=bindings)
 
     def beside(self, other: ThinKernel, features: Features) -> ThinKernel | None:
         """Merge the sections of both kernels; None if their forms differ, or if there are too many buffers."""

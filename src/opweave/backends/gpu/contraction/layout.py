@@ -122,18 +122,20 @@ def convert(array: np.ndarray, dtype: DTypeLike, function: Callable[[np.ndarray]
 def in_parts(constant: GpuConstant, kept: Callable[[np.ndarray], np.ndarray]) -> tuple[GpuConstant, GpuConstant]:
     """Split a constant x into kept(x) and the remainder x - kept(x). Making one part computes both.
 
-    The constant's `make` must return a new array each time.
+    The constant's `compute` must return a new array each time.
     """
-    parts: dict[str, np.ndarray] = {}
+    # By name and source: the source is kept, so that no other array has its identity.
+    parts: dict[tuple[str, int], tuple[np.ndarray, np.ndarray]] = {}
 
-    def part(name: str) -> np.ndarray:
-        if name not in parts:
-            parts["kept"] = whole = constant.make()
-            parts["rest"] = split(whole, kept)
-        return parts.pop(name)
+    def part(name: str, source: np.ndarray) -> np.ndarray:
+        if (name, id(source)) not in parts:
+            whole = constant.compute(source)
+            rest = split(whole, kept)
+            parts["kept", id(source)], parts["rest", id(source)] = (source, whole), (source, rest)
+        return parts.pop((name, id(source)))[1]
 
     one, other = (
-        replace(constant, make=partial(part, name), how=(*constant.how, in_parts, kept, name))
+        replace(constant, compute=partial(part, name), how=(*constant.how, in_parts, kept, name))
         for name in ("kept", "rest")
     )
     return one, other

@@ -7,10 +7,10 @@ product has one tap. If columns are contiguous in the result, tiles are stored a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -69,6 +69,15 @@ class Matrix:
         """All arrays that the elements are computed from."""
         rest = () if self.rest is None else (self.rest,)
         return (self.source, *rest, *(() if self.quantized is None else self.quantized.buffers))
+
+    def with_inputs(self, inputs: Mapping[Any, Any]) -> Matrix:
+        """The same matrix in other arrays; arrays that `inputs` lacks are kept."""
+        quantized = self.quantized
+        if quantized is not None:
+            arrays: dict[str, Any] = {name: inputs.get(array, array) for name, array in quantized.arrays.items()}
+            quantized = replace(quantized, **arrays)
+        rest = self.rest and inputs.get(self.rest, self.rest)
+        return replace(self, source=inputs.get(self.source, self.source), rest=rest, quantized=quantized)
 
     @property
     def own_axes(self) -> list[tuple[int, int]]:
@@ -225,6 +234,16 @@ class Problem:
     @property
     def outputs(self) -> int:
         return self.rows if self.rows_are_channels else self.columns
+
+    def with_inputs(self, inputs: Mapping[Any, Any]) -> Problem:
+        """The same problem with other arrays; arrays that `inputs` lacks are kept."""
+        left, right = (
+            side.with_inputs(inputs)
+            if isinstance(side, Matrix)
+            else replace(side, source=inputs.get(side.source, side.source))
+            for side in (self.left, self.right)
+        )
+        return replace(self, left=left, right=right)
 
     def with_sides(self, filter: Matrix, image: Matrix | ProblemWindow) -> Problem:
         left, right = (filter, image) if self.rows_are_channels else (image, filter)

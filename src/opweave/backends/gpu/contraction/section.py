@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ....core.sizes import is_multiple, is_same_size
-from ....expr.gpu import Features
+from ....expr.gpu import Buffer, Features
 from .epilogue import Epilogue
 from .parameters import KernelNumbers
 from .problem import Matrix, Problem, has_few_columns
@@ -25,6 +26,11 @@ class Section:
     end: Epilogue
     title: str
     is_constant: bool
+
+    def with_buffers(self, buffers: Mapping[Buffer, Buffer]) -> Section:
+        """The same section with other arrays; arrays that `buffers` lacks are kept."""
+        problems = tuple(problem.with_inputs(buffers) for problem in self.problems)
+        return replace(self, problems=problems, end=self.end.with_buffers(buffers))
 
     @property
     def is_swapped(self) -> bool:

@@ -141,7 +141,7 @@ def by_term(
     """
     if matrix.is_widened:
         form = ""
-    if form == "divided" and not layout.all_below(constant.source, MAX_TF32):
+    if form == "divided" and not GpuConstant.of(constant.source).holds(layout.all_below, MAX_TF32):
         form = ""
     ordered = _order(matrix, problem, form)
     *own, lines, _ = ordered.source.desc.shape
