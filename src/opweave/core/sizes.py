@@ -14,6 +14,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from fractions import Fraction
+from functools import lru_cache
 from itertools import count
 from math import ceil, floor, gcd, inf, isinf
 from numbers import Integral
@@ -31,6 +32,9 @@ MAX_SIZE = 2**31 - 1
 
 MAX_QUOTIENTS = 32
 """Maximum number of quotients that `linear_interval` replaces; formulas of networks have as many as they have strides."""
+
+MAX_FUNCTIONS = 4096
+"""Number of formulas whose functions are kept. An estimate: a decoder of 30 layers has some dozens."""
 
 MAX_TERMS = 1000
 """Maximum number of terms of a formula. Products grow exponentially, and graphs may be those of strangers."""
@@ -104,6 +108,8 @@ def _primitive(size: Size) -> Size:
     """The size divided by the common divisor of its coefficients, with a positive first one."""
     divisor = gcd(*[coefficient for _, coefficient in size.terms])
     sign = -1 if size.terms[0][1] < 0 else 1
+    if sign * divisor == 1:
+        return size
     reduced = size_of({factors: sign * coefficient // divisor for factors, coefficient in size.terms})
     assert isinstance(reduced, Size)
     return reduced
@@ -380,8 +386,7 @@ class Size(Symbol):
         7
         """
         if self._function is None:
-            # A program has many sizes, which are evaluated for each combination of names: generated code takes a tenth.
-            self._function = eval(f"lambda s: {source_of(self)}", dict(_FUNCTIONS))
+            self._function = _function_of(self.terms)
         number: int = self._function(sizes)
         return number
 
@@ -507,6 +512,11 @@ class Size(Symbol):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str):
             return bool(self.name) and self.name == other
+        # Comparisons with 0 and with the same formula are frequent: compilers ask for each shape whether it is empty.
+        if type(other) is int and other == 0:
+            return _decide("zero", self)
+        if isinstance(other, Size) and other.terms == self.terms:
+            return True
         return NotImplemented if terms_of(other) is None else _decide("zero", self - other)
 
     def __lt__(self, other: Any) -> bool:
@@ -626,6 +636,16 @@ def call_of(kind: str, *arguments: Dimension) -> Dimension:
     else:
         text = f"{kind}({', '.join(map(str, arguments))})"
     return size_of({(Factor(kind, text, arguments),): 1})
+
+
+@lru_cache(MAX_FUNCTIONS)
+def _function_of(terms: tuple[Term, ...]) -> Callable[[Mapping[str, int]], int]:
+    """The function that evaluates a formula for sizes by name.
+
+    A program has many sizes, which are evaluated for each combination of names: generated code takes a tenth.
+    """
+    function: Callable[[Mapping[str, int]], int] = eval(f"lambda s: {source_of(Size('', terms))}", dict(_FUNCTIONS))
+    return function
 
 
 def _is_product(size: Size) -> bool:
