@@ -7,6 +7,7 @@ taken in one order, so that threads cannot deadlock: the tensors' locks by ident
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from threading import RLock
 from types import MappingProxyType
@@ -29,7 +30,7 @@ from ..memory.arrays import as_array, contiguous, fit
 from ..memory.spaces import HOST, TensorSpace
 from ..support import hints, lazy_imports
 from ..support.cache import Cache
-from ..support.errors import InvalidStateError, NotSupportedError, ValidationError, require
+from ..support.errors import InvalidStateError, MLError, NotSupportedError, ValidationError, require
 from ..support.names import printable, short_repr
 from ..support.records import record
 from .tensor import Locks, MLTensor, guard_of, locks_of
@@ -511,6 +512,7 @@ class DynamicGraphState(GraphState):
     __slots__ = (
         "_checked",
         "_compile",
+        "_is_first_call",
         "_latest",
         "_open",
         "_refused",
@@ -538,6 +540,7 @@ class DynamicGraphState(GraphState):
         # The last used entry of `versions`, which saves a look-up.
         self._latest: tuple[tuple[Shape, ...] | None, GraphState | None] = (None, None)
         self._open: list[OpenProgram] = []
+        self._is_first_call = True
         self._refused: list[RefusedNames] = []
         self.numbers_needed: dict[str, str] = {}
         self.numbers_preferred: dict[str, str] = {}
@@ -695,12 +698,31 @@ class DynamicGraphState(GraphState):
         with self.versions.turn(key):  # threads with the same sizes wait for the result
             if (version := self._find(key)) is not None:
                 return version
+            self._open_first(subject, key)
             version = self._open_version(subject, key) or self._checked_version(subject, key)
             version.watch()
             with self.lock:
                 self.check_not_destroyed()
                 self._latest = key, self.versions.put(key, version)
                 return version
+
+    def _open_first(self, subject: str, key: tuple[Shape, ...]) -> None:
+        """Compile the first program with names at the first call: its formulas check the operations for these sizes, too.
+
+        Otherwise `_checked_version` checks them with numbers, and raises the errors of a graph that has no such program.
+        """
+        if not self._is_first_call or self.recorded is None or not self.context.backend.takes_names:
+            return
+        self._is_first_call = False
+        sizes = self._sizes(subject, key)
+        variant = self._variant_for(subject, sizes)
+        if any(node.op.is_draft for node in variant.graph.nodes):  # integers of shape chains may wrap around
+            return
+        with suppress(NumbersNeededError, MLError):
+            opened = self._open_program(variant, sizes, frozenset(), ())
+            if isinstance(opened, OpenProgram):
+                with self.lock:
+                    self._open = [opened, *self._open[: MAX_OPEN - 1]]
 
     def _open_version(self, subject: str, key: tuple[Shape, ...]) -> GraphState | None:
         """The state for sizes that need no check of operations: all comparisons have the same answers as for earlier sizes."""
