@@ -48,8 +48,8 @@ PAIRED_BYTES, MAX_PAIRING = 2**18, 8
 """Bytes that a thread rearranges at once, and the largest number of these threads. Estimates."""
 
 THREADED_BYTES = 2**22
-"""Smallest matrix that several threads rearrange. Starting threads for each of the 120 matrices of SmolLM2, which have 160 to 900
-KB, took 1.2 s on two cores, and the work itself less than 0.1 s."""
+"""Smallest matrix that several threads rearrange. Starting threads for each of the 120 matrices of SmolLM2, which have 160 to
+900 KB, took 1.2 s on two cores, and the work itself less than 0.1 s."""
 
 MAX_SIZE = 2**31 - 1
 """Maximum dimension of a tensor in WebNN."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import composites
 from ..composites.packing import unpack_codes
+from ..composites.quantization import fold_minima
 from ..context.builder import MLGraphBuilder
 from ..core.dtypes import DataType
 from ..core.graph import MLOperand
@@ -535,5 +536,5 @@ class Model:
             return blocks.operands, 0
         blocks = blocks.for_cpu()
         if blocks.minimum is not None:
-            return composites.pack_blocks(blocks.numbers, blocks.scale, blocks.minimum, bits=blocks.bits)
+            return fold_minima(blocks.packed, blocks.scale, blocks.minimum, blocks.bits)
         return blocks.operands, 0

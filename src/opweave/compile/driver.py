@@ -28,7 +28,7 @@ from ..run.steps import CompiledSegment, title
 from ..support.errors import InvalidStateError, NotSupportedError, OperationError
 from ..support.processors import processors
 from .choose import HOST_KERNELS, Chooser
-from .empty import fold_empty, has_empty, is_empty
+from .empty import emptiness, fold_empty, is_empty
 from .engines import EngineChoice, choose_engine
 from .fuse import move_to_engine, move_to_loops
 from .legalise import cut_out, legalise
@@ -154,7 +154,8 @@ def _compile_for(
         return chooser.kind(node) == host.name
 
     kinds = kinds_of(legal)
-    reasons = {node: "" if has_empty(node) or node in chosen.absorbed else chooser.reason(node) for node in graph.nodes}
+    is_folded = emptiness()
+    reasons = {node: "" if is_folded(node) or node in chosen.absorbed else chooser.reason(node) for node in graph.nodes}
     if host.gains_from_loops and (moved := move_to_engine(legal, kinds, host.name, runs_in_engine, most)):
         exceptions = dict.fromkeys(moved, runs_in_engine)
         legal, parents = legalise(legal, lambda node: True, backend.name, exceptions=exceptions)

@@ -15,6 +15,7 @@ from .. import ops
 from ..core.dtypes import INFO
 from ..core.graph import Graph, Node, Operand
 from ..core.operation import Op
+from ..core.shapes import Shape
 from ..ops.constants import constant
 from ..ops.movement import part_sizes
 from ..support.errors import NotSupportedError
@@ -31,13 +32,26 @@ def has_empty(node: Node) -> bool:
     return any(map(is_empty, node.operands)) or any(map(is_empty, node.outputs))
 
 
+def emptiness() -> Callable[[Node], bool]:
+    """`has_empty` for many nodes in one scope of comparisons, which asks about each shape once."""
+    answers: dict[Shape, bool] = {}
+
+    def is_empty_shape(operand: Operand) -> bool:
+        answer = answers.get(operand.shape)
+        if answer is None:
+            answer = answers[operand.shape] = is_empty(operand)
+        return answer
+
+    return lambda node: any(map(is_empty_shape, node.operands)) or any(map(is_empty_shape, node.outputs))
+
+
 def fold_empty(graph: Graph) -> tuple[Graph, Mapping[Node, Node]]:
     """The graph without operations on empty operands, and for each of its nodes the one that it comes from.
 
     Raises:
         NotSupportedError: a user's operation computes elements from an empty operand, and cannot be decomposed.
     """
-    if not any(map(has_empty, graph.nodes)):
+    if not any(map(emptiness(), graph.nodes)):
         return graph, {node: node for node in graph.nodes}
     return legalise(graph, lambda node: not has_empty(node), decomposition_of=_decomposition_of)
 

@@ -285,23 +285,32 @@ def pack_blocks(
     >>> matmul_n_bits(np.concatenate([x, *[means] * copies], axis=1), **weight).tolist()
     [[1020.0]]
     """
-    folded = None if minimum is None else _fold_minima(numbers, scale, minimum, 2 ** (bits - 1))
-    sizes = {"bits": bits, "block_size": numbers.shape[2]}
+    return fold_minima(pack_bits(numbers, bits=bits), scale, minimum, bits)
+
+
+def fold_minima(
+    packed: np.ndarray, scale: np.ndarray, minimum: np.ndarray | None, bits: int
+) -> tuple[dict[str, Any], int]:
+    """`pack_blocks` for numbers that are packed already, with `bits` bits each."""
+    size = packed.shape[2] * 8 // bits
+    folded = None if minimum is None else _fold_minima(scale, minimum, size, 2 ** (bits - 1))
+    sizes = {"bits": bits, "block_size": size}
     if folded is None:
-        return {"weight": pack_bits(numbers, bits=bits), "scale": scale, "minimum": minimum, **sizes}, 0
-    numbers, scale, zeros, copies = folded
-    packed, zeros = (pack_bits(array, bits=bits) for array in (numbers, zeros))
-    return {"weight": packed, "scale": scale, "zero_point": zeros, **sizes}, copies
+        return {"weight": packed, "scale": scale, "minimum": minimum, **sizes}, 0
+    more, scale, zeros, copies = folded
+    weight = np.concatenate([packed, pack_codes(more, bits)], axis=1)
+    return {"weight": weight, "scale": scale, "zero_point": pack_codes(zeros, bits), **sizes}, copies
 
 
 def _fold_minima(
-    numbers: np.ndarray, scale: np.ndarray, minimum: np.ndarray, half: int
+    scale: np.ndarray, minimum: np.ndarray, size: int, half: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int] | None:
-    """Return numbers, scales and zero points, including the remainders of the minima, and the number of copies of the means.
+    """Return more blocks of `size` numbers for the remainders of the minima, all scales and zero points, and the number of
+    copies of the means.
 
     Return None if a remainder is larger than half a scale.
     """
-    columns, blocks, size = numbers.shape
+    columns, blocks = scale.shape
     # A scale may be 0.
     with np.errstate(divide="ignore", invalid="ignore"):
         zeros = np.clip(np.nan_to_num(np.rint(-minimum / scale)), 0, 2 * half - 1)
@@ -320,7 +329,7 @@ def _fold_minima(
     more[:, (copies - 1) * blocks : copies * blocks] = half + np.rint((rests - first * large) / small)
     scales = [scale, np.repeat(large * size, of_large, axis=1), np.repeat(small * size, of_small, axis=1)]
     return (
-        np.concatenate([numbers, more.reshape(columns, -1, size)], axis=1),
+        more.reshape(columns, -1, size),
         np.concatenate(scales, axis=1).astype(scale.dtype),
         np.concatenate([zeros, np.full((columns, of_large + of_small), half)], axis=1).astype(np.uint8),
         copies,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import prod
 
 from ..support.records import record
@@ -14,6 +15,21 @@ MAX_RANK = 8
 
 MAX_DIMENSION = 2**31 - 1
 """The largest dimension and element count, https://www.w3.org/TR/webnn/#valid-dimension."""
+
+
+MAX_COUNTS = 1024
+"""Number of shapes whose products are kept. An estimate: networks have some dozens."""
+
+
+@lru_cache(MAX_COUNTS)
+def _count_of(shape: tuple[int, ...]) -> int:
+    """The product of dimensions. With names it is a formula, and graphs ask for that of the same shapes again and again."""
+    return prod(shape)
+
+
+@lru_cache(MAX_COUNTS)
+def _times(count: int, width: int) -> int:
+    return count * width
 
 
 @record(eq=True)
@@ -41,12 +57,12 @@ class Desc:
     @property
     def element_count(self) -> int:
         """Number of elements; 1 for a scalar."""
-        return prod(self.shape)
+        return _count_of(self.shape) if type(self.shape) is tuple else prod(self.shape)
 
     @property
     def byte_length(self) -> int:
         """Bytes that the elements take."""
-        return self.element_count * dtypes.INFO[self.data_type].byte_length
+        return _times(self.element_count, dtypes.INFO[self.data_type].byte_length)
 
     def __str__(self) -> str:
         return f"{self.data_type}{list(self.shape)}"
