@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -130,8 +130,12 @@ def compile(
         ),
     ] = None,
     layout: Annotated[
-        Literal["plain", "device"],
-        typer.Option(help="device: also write the models that the engine compiled, with their weights (OpenVINO)."),
+        str,
+        typer.Option(
+            "--layout",
+            metavar="LAYOUT",
+            help="plain, or device: also write the models that the engine has compiled, with their weights (OpenVINO).",
+        ),
     ] = "plain",
     limit: Bounds = None,
     device: DeviceName = None,
