@@ -11,9 +11,12 @@ import sys
 from pathlib import Path
 
 import browser as browsers
+import numpy as np
 import pytest
 from libraries import HERE, NODE_MODULES, ROOT, missing
 from support import node_js
+
+import opweave as ow
 
 EXAMPLE = ROOT / "examples" / "vite"
 
@@ -36,8 +39,9 @@ def run(folder: Path, *command: str) -> str:
     (programs / "opweave").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m opweave "$@"\n')
     (programs / "opweave").chmod(0o755)
     environment = {**os.environ, "CHROMIUM": browsers.find() or "", "PATH": f"{programs}:{os.environ['PATH']}"}
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        environment["OPWEAVE_URL"] = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        environment["OPWEAVE_URL"] = f"http://127.0.0.1:{one.getsockname()[1]}"
+        environment["PORT"] = str(other.getsockname()[1])
     environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(
         ["npx", "--no-install", *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
@@ -65,3 +69,18 @@ def test_production_has_no_script_of_the_server(folder: Path, monkeypatch: pytes
     assert "webnn.js" not in written
     assert "secret" not in written
     assert "softmax" in written
+
+
+def test_weights_of_a_converted_module_are_built(folder: Path) -> None:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu"))
+    # Vite writes files of less than 4 KiB into the script.
+    weights = builder.constant(np.arange(2000, dtype="float32").reshape(4, 500))
+    graph = builder.build({"y": builder.matmul(builder.input("x", "float32", [1, 4]), weights)})
+    ow.js.save(graph, folder / "model.mjs")
+    (folder / "main.js").write_text(
+        'import { build } from "./model.mjs";\nawait build(await navigator.ml.createContext());\n'
+    )
+    run(folder, "vite", "build", "--logLevel", "error")
+    (copy,) = (folder / "dist" / "assets").glob("*.safetensors")
+    assert copy.read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert any(copy.name in path.read_text() for path in (folder / "dist" / "assets").glob("*.js"))
