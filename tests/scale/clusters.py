@@ -63,6 +63,6 @@ class OfTwoGPUs:
 
         from opweave.scale import predictor
 
-        kinds: list[Any] = [("cpu", "cpu"), ("gpu", "gpu"), ("gpu:1", "gpu")]
+        kinds: list[Any] = [("cpu", "cpu"), ("gpu", "gpu"), ("gpu:1", "gpu"), ("cuda", "gpu"), ("cuda:1", "gpu")]
         predictor.devices = lambda: [Device(name, kind, "test", "") for name, kind in kinds]  # type: ignore[attr-defined]
         return ray.get_runtime_context().get_node_id(), predictor.assigned_device(name)

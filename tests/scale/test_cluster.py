@@ -145,9 +145,12 @@ def test_predictor_runs_on_gpu_assigned_by_ray(cluster: Cluster) -> None:
     assert len(nodes) == 2
     assert ray.get(actors[0].device.remote("cpu"))[1] == "cpu"
     assert {ray.get(actor.device.remote("gpu:1"))[1] for actor in actors} == {"gpu:1"}
+    # Ray hides other GPUs from CUDA: the first one that is seen is the assigned one.
+    assert {ray.get(actor.device.remote("cuda"))[1] for actor in actors} == {"cuda"}
     without = ray.remote(OfTwoGPUs).options(num_cpus=0).remote()
-    with pytest.raises(ow.ValidationError, match="device 'gpu' needs a GPU from Ray, which has assigned none"):
-        ray.get(without.device.remote("gpu"))
+    for name in ("gpu", "cuda"):
+        with pytest.raises(ow.ValidationError, match=f"device '{name}' needs a GPU from Ray, which has assigned none"):
+            ray.get(without.device.remote(name))
 
 
 def identity(rows: str) -> bytes:

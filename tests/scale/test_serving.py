@@ -358,7 +358,13 @@ def test_errors_escape_and_bound_what_clients_send(address: str, name: str) -> N
 
 @pytest.mark.parametrize(
     ("options", "reserved"),
-    [({}, 0), ({"gpus": 2}, 0), ({"device": "gpu"}, 1), ({"device": "gpu:1", "gpus": 0.25}, 0.25)],
+    [
+        ({}, 0),
+        ({"gpus": 2}, 0),
+        ({"device": "gpu"}, 1),
+        ({"device": "gpu:1", "gpus": 0.25}, 0.25),
+        ({"device": "cuda"}, 1),
+    ],
 )
 def test_deploy_reserves_gpus_for_replicas_on_gpus(options: dict[str, Any], reserved: float) -> None:
     made: Any = opweave.scale.deployment(served_model("layer"), **options)

@@ -218,7 +218,7 @@ def _deploy_on_ray(
     _check_port(host, port)
     ml.create_context(device=device, precision=precision)  # fails here rather than in a replica
     threads = threads or max(processors() // replicas, 1)
-    gpu_count = max(len(gpus()), 1) if is_gpu(device) else 0
+    gpu_count = max(len(gpus(device)), 1) if is_gpu(device) else 0
     os.environ.setdefault(*LOCAL_RAY)
     from ..scale import deployment  # loads Ray
 

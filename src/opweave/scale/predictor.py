@@ -56,8 +56,8 @@ class Predictor:
             is copied if it is not a view of the model's layout.
         threads: maximum number of threads of an operation on the CPU. In a worker of Ray, default and maximum are the
             processors that Ray has assigned to the worker (`num_cpus`). Elsewhere as for `create_context`.
-        device: the name of a device of `opweave.devices()` to run on. In a worker of Ray, "gpu" is the GPU that Ray has
-            assigned to the worker (`num_gpus`).
+        device: the name of a device of `opweave.devices()` to run on. In a worker of Ray, "gpu" and "cuda" are the GPU that
+            Ray has assigned to the worker (`num_gpus`).
         precision: how engines compute float32 operations, as in `create_context`.
         operations: declares custom operations in each process: the name of a module to import, or a function to call. The
             WebAssembly modules that a function refers to are pickled with it.
@@ -240,26 +240,35 @@ def open_session(
 
 
 def is_gpu(device: str) -> bool:
-    """Whether a device is a GPU, by its name alone, since it may be on another machine."""
-    return device.partition(":")[0] == "gpu"
+    """Whether a device is a GPU, by its name alone, since it may be on another machine.
+
+    >>> is_gpu("gpu:1"), is_gpu("cuda"), is_gpu("cpu"), is_gpu("gpu-software")
+    (True, True, False, False)
+    """
+    kind = device.partition(":")[0]
+    return kind == "gpu" or any(known.kind == "gpu" and known.name.partition(":")[0] == kind for known in devices())
 
 
-def gpus() -> list[str]:
-    """The names of this machine's GPUs by number: "gpu", "gpu:1", …"""
-    return [device.name for device in devices() if device.available and re.fullmatch(r"gpu(:\d+)?", device.name)]
+def gpus(device: str = "gpu") -> list[str]:
+    """The names of this machine's GPUs of a kind by number: "gpu", "gpu:1", …"""
+    pattern = rf"{re.escape(device.partition(':')[0])}(:\d+)?"
+    return [known.name for known in devices() if known.available and re.fullmatch(pattern, known.name)]
 
 
 def assigned_device(device: str) -> str:
     """The device to run on: in a worker of Ray, "gpu" is the GPU assigned to the worker.
 
-    Ray hides other GPUs from CUDA alone: otherwise all workers of a machine would run on the first GPU.
+    Ray hides other GPUs from CUDA alone, whose first GPU is then the assigned one. Of other kinds, all workers of a machine
+    would run on the first GPU.
     """
     worker = _ray_worker()
-    if worker is None or device != "gpu":
+    if worker is None or ":" in device or not is_gpu(device):
         return device
     numbers = worker.get_accelerator_ids()["GPU"]
     share = "num_gpus=1, or a part of 1 for workers that share one"
-    require(bool(numbers), f"device 'gpu' needs a GPU from Ray, which has assigned none to this worker: {share}")
+    require(bool(numbers), f"device {device!r} needs a GPU from Ray, which has assigned none to this worker: {share}")
+    if device != "gpu":
+        return device
     rule = f"Ray calls the GPU of this worker {numbers[0]!r}; device 'gpu' needs numbers in CUDA_VISIBLE_DEVICES"
     require(numbers[0].isdecimal(), rule)
     names = gpus()
