@@ -26,12 +26,14 @@ from . import (
     complex_numbers as complex_numbers,
     conversion,
     creation,
+    einsum as einsum_module,
     elementwise,
     fft,
     indexing,
     linalg,
     manipulation,
     products,
+    random,
     selection,
     statistics,
     transcendental,
@@ -42,6 +44,7 @@ from .conversion import *  # noqa: F403
 from .conversion import _to_device as _to_device
 from .creation import *  # noqa: F403
 from .docs import complete
+from .einsum import *  # noqa: F403
 from .elementwise import *  # noqa: F403
 from .indexing import *  # noqa: F403
 from .indexing import _index as _index, _set_item as _set_item
@@ -99,12 +102,12 @@ def namespace(api_version: str | None) -> ModuleType:
 
 
 __all__ = [
-    *bits.__all__, *conversion.__all__, *creation.__all__, *elementwise.__all__,
+    *bits.__all__, *conversion.__all__, *creation.__all__, *einsum_module.__all__, *elementwise.__all__,
     *indexing.__all__, *manipulation.__all__,
     *products.__all__, *selection.__all__, *statistics.__all__, *transcendental.__all__, "ComplexArray",
     "__array_api_version__", "__array_namespace_info__", "bool", "can_cast", "complex64", "complex128", "e", "fft", "finfo",
     "float16", "float32", "float64", "iinfo", "inf", "int8",
-    "int32", "int64", "isdtype", "linalg", "nan", "newaxis", "pi", "result_type", "uint8", "uint32", "uint64",
+    "int32", "int64", "isdtype", "linalg", "nan", "newaxis", "pi", "random", "result_type", "uint8", "uint32", "uint64",
 ]  # fmt: skip
 
 complete({name: globals()[name] for name in __all__})

@@ -68,7 +68,7 @@ def from_numpy(values: np.ndarray, device: Any, name: str) -> ComplexArray:
     return ComplexArray(real, imag)
 
 
-def _promote(name: str, *operands: Any) -> list[ComplexArray]:
+def promote_complex(name: str, *operands: Any) -> list[ComplexArray]:
     """Convert operands to complex numbers of a common data type; Python numbers take that of the arrays."""
     dtypes = [COMPLEX_OF[x.dtype.name] if x.dtype.kind == "f" else x.dtype for x in operands if hasattr(x, "dtype")]
     wide = any(dtype == np.complex128 for dtype in dtypes)
@@ -85,19 +85,19 @@ def _parts(x: ComplexArray) -> Parts:
 
 @on_complex("add")
 def _add(x1: Any, x2: Any) -> ComplexArray:
-    (a, b), (c, d) = map(_parts, _promote("add", x1, x2))
+    (a, b), (c, d) = map(_parts, promote_complex("add", x1, x2))
     return ComplexArray(ops.add(a, c), ops.add(b, d))
 
 
 @on_complex("subtract")
 def _subtract(x1: Any, x2: Any) -> ComplexArray:
-    (a, b), (c, d) = map(_parts, _promote("subtract", x1, x2))
+    (a, b), (c, d) = map(_parts, promote_complex("subtract", x1, x2))
     return ComplexArray(ops.sub(a, c), ops.sub(b, d))
 
 
 @on_complex("multiply")
 def _multiply(x1: Any, x2: Any) -> ComplexArray:
-    (a, b), (c, d) = map(_parts, _promote("multiply", x1, x2))
+    (a, b), (c, d) = map(_parts, promote_complex("multiply", x1, x2))
     return ComplexArray(ops.sub(ops.mul(a, c), ops.mul(b, d)), ops.add(ops.mul(a, d), ops.mul(b, c)))
 
 
@@ -162,7 +162,7 @@ def _isfinite(x: Any) -> Array:
 
 @on_complex("equal")
 def _equal(x1: Any, x2: Any) -> Array:
-    (a, b), (c, d) = map(_parts, _promote("equal", x1, x2))
+    (a, b), (c, d) = map(_parts, promote_complex("equal", x1, x2))
     return as_mask(ops.logical_and(ops.equal(a, c), ops.equal(b, d)))
 
 
@@ -212,17 +212,27 @@ def _by_numpy(name: str, compute: Callable[..., Any], count: int) -> None:
         operation = on_host(name, rule_of_two, kernel_of_two, a=_PART, b=Limits("a"), c=Limits("a"), d=Limits("a"))
 
     def function(*operands: Any) -> ComplexArray:
-        parts = [part for x in _promote(name, *operands) for part in _parts(x)]
+        parts = [part for x in promote_complex(name, *operands) for part in _parts(x)]
         return ComplexArray(*operation(*parts))
 
     on_complex(name)(function)
 
 
+def _expm1(z: np.ndarray) -> np.ndarray:
+    """NumPy's function has NaN for numbers that are infinite or NaN, which `exp` has not."""
+    result: np.ndarray = np.expm1(z)
+    outside = ~np.isfinite(z)
+    result[outside] = np.exp(z[outside]) - 1
+    result.real += 0.0
+    return result
+
+
 for _name in (
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "expm1", "log", "log10", "log1p", "log2",
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "exp", "log", "log10", "log1p", "log2",
     "reciprocal", "sign", "sin", "sinh", "sqrt", "tan", "tanh",
 ):  # fmt: skip
     _by_numpy(_name, getattr(np, _name), 1)
+_by_numpy("expm1", _expm1, 1)
 for _name in ("divide", "pow"):
     _by_numpy(_name, getattr(np, _name), 2)
 
@@ -246,7 +256,7 @@ def _by_parts(function: Callable[..., Any], name: str = "") -> None:
     def on_parts(*args: Any, **kwargs: Any) -> Any:
         def of_part(is_imaginary: bool) -> Any:
             positional = [
-                [_part_of(item, is_imaginary, name) for item in _promote(name, *value)]
+                [_part_of(item, is_imaginary, name) for item in promote_complex(name, *value)]
                 if isinstance(value, (list, tuple)) and any(hasattr(item, "dtype") for item in value)
                 else _part_of(value, is_imaginary, name)
                 for value in args
@@ -305,7 +315,7 @@ def _meshgrid(*arrays: Any, indexing: str = "xy") -> list[Any]:
 
 @on_complex("where")
 def _where(condition: Any, x1: Any, x2: Any) -> ComplexArray:
-    (a, b), (c, d) = map(_parts, _promote("where", x1, x2))
+    (a, b), (c, d) = map(_parts, promote_complex("where", x1, x2))
     return ComplexArray(selection.where(condition, a, c), selection.where(condition, b, d))
 
 
@@ -385,7 +395,7 @@ for _test in (statistics.all, statistics.any, statistics.count_nonzero):
 
 def _bilinear(product: Callable[..., Array], name: str, conjugates: bool = False) -> None:
     def function(x1: Any, x2: Any, **kwargs: Any) -> ComplexArray:
-        (a, b), (c, d) = map(_parts, _promote(name, x1, x2))
+        (a, b), (c, d) = map(_parts, promote_complex(name, x1, x2))
         b = ops.neg(b) if conjugates else b
         return ComplexArray(
             ops.sub(product(a, c, **kwargs), product(b, d, **kwargs)),
@@ -524,4 +534,4 @@ def _unique(name: str) -> None:
 for _name in ("unique_all", "unique_counts", "unique_inverse", "unique_values"):
     _unique(_name)
 
-__all__ = ["as_complex", "complex_of", "joined", "to_complex"]
+__all__ = ["as_complex", "complex_of", "joined", "promote_complex", "to_complex"]
