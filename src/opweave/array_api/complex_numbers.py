@@ -220,7 +220,7 @@ def _by_numpy(name: str, compute: Callable[..., Any], count: int) -> None:
 
 def _expm1(z: np.ndarray) -> np.ndarray:
     """NumPy's function has NaN for numbers that are infinite or NaN, which `exp` has not."""
-    result: np.ndarray = np.expm1(z)
+    result: np.ndarray = np.asarray(np.expm1(z))
     outside = ~np.isfinite(z)
     result[outside] = np.exp(z[outside]) - 1
     result.real += 0.0
