@@ -139,6 +139,16 @@ ROWS = np.ones((2, 2), "uint8"), np.float32(0.5), np.uint8(0)
             "activations must be 2 of 'relu', 'sigmoid', 'tanh', got ['elu', 'tanh']",
         ),
         (
+            composites.ragged_lstm,
+            Call(floats(3, 2, 4), floats(1, 8, 4), floats(1, 8, 2), np.int32([1, 2]), activations=5),
+            "activations must be 3 of 'relu', 'sigmoid', 'tanh', got 5",
+        ),
+        (
+            composites.rnn,
+            Call(floats(3, 2, 4), floats(1, 2, 4), floats(1, 2, 2), activations=[["tanh"]]),
+            "activations must be 1 of 'relu', 'sigmoid', 'tanh', got [['tanh']]",
+        ),
+        (
             composites.rnn,
             Call(floats(3, 2, 4), floats(1, 2, 4), floats(1, 2, 3)),
             "recurrent_weight must have shape [1, 3, 3], 1 gates for each direction, got float32[1, 2, 3]",

@@ -20,6 +20,7 @@ from support.arrays import floats
 from support.cases import CPU, REFERENCE
 from support.composite_cases import CASES, check, run
 from support.every_device import DEVICES, context_on
+from support.graphs import compute_again
 from support.onnx_nodes import MICROSOFT, node_model, run_engine
 from support.webgpu_device import gpu_context
 from support.window_cases import MAKERS
@@ -29,6 +30,7 @@ from opweave import composites
 from opweave.compile.driver import compile
 from opweave.compile.legalise import legalise
 from opweave.composites.random import new_stream
+from opweave.core.dtypes import numpy_type
 from opweave.core.graph import Graph, Node
 from opweave.lazy.custom_call import CustomOp
 
@@ -43,7 +45,7 @@ def run_with_constants(op: CustomOp[Any], call: Call) -> list[np.ndarray]:
     inputs = [builder.input(f"x{k}", array.dtype.name, array.shape) for k, array in enumerate(arrays)]
     result = op(builder, inputs if isinstance(first, list) else inputs[0], *others, **call.kwargs)
     feed = {f"x{k}": array for k, array in enumerate(arrays)}
-    return list(CPU.compute(builder.build(outputs_of(result)), feed).values())
+    return list(compute_again(CPU, builder.build(outputs_of(result)), feed).values())
 
 
 def run_decomposed(op: CustomOp[Any], call: Call) -> list[np.ndarray]:
@@ -662,3 +664,36 @@ def test_max_pool_of_padding_alone_is_lowest_value(device: str, rank: int, data_
     y = context.compute(graph, {"x": x})["y"]
     assert (y[:, :, 0] == np.iinfo(data_type).min).all()
     assert (y[:, :, 1:] == 9).all()
+
+
+STEPS: dict[CustomOp[Any], Call] = {
+    composites.leaky_integrator: Call(floats(3, 2), decay=0.5),
+    composites.linear_attention: Call(
+        floats(1, 3, 4), floats(1, 3, 2), floats(1, 3, 2), heads=2, groups=1, update_rule="linear"
+    ),
+    composites.rnn: Call(floats(3, 2, 4), floats(1, 2, 4), floats(1, 2, 2)),
+    composites.selective_scan: Call(
+        floats(1, 3, 2), floats(1, 3, 2), -abs(floats(2, 2)), floats(1, 3, 2), floats(1, 3, 2)
+    ),
+}
+
+
+@pytest.mark.parametrize(("data_type", "tolerance"), [("float64", 1e-6), ("bfloat16", 0.05)])
+@pytest.mark.parametrize("op", STEPS, ids=lambda op: op.name)
+def test_recurrences_take_floats_beyond_the_specification(op: CustomOp[Any], data_type: str, tolerance: float) -> None:
+    numbers = numpy_type(data_type)
+    call = STEPS[op]
+    context = ow.ml.create_context(device="reference", drafts=True)
+    expected = run(REFERENCE, op, call)
+    results = run(context, op, Call(*(array.astype(numbers) for array in call.args), **call.kwargs))
+    for array, wanted in zip(results, expected, strict=True):
+        np.testing.assert_allclose(array.astype("float64"), wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_scales_in_units_of_float64() -> None:
+    weight, unit = np.full((2, 1, 8), 0x98, "uint8"), np.float64([[0.5], [0.25]])
+    context = ow.ml.create_context(device="reference", drafts=True)
+    options = {"width": 16, "bits": 4, "block_size": 16}
+    call = Call(weight, np.uint8([[2], [4]]), np.int32([1]), scale_unit=unit, **options)
+    (result,) = run(context, composites.gather_n_bits, call)
+    np.testing.assert_array_equal(result, np.tile([0.0, 1.0], (1, 8)))

@@ -408,8 +408,8 @@ def _in_units(b: Operations, values: Operand, unit: Operand | None) -> Operand:
         repeated = np.repeat(unit.value.astype(np.float32), blocks // units, axis=1)
         product = values.value.astype(np.float32) * repeated
         return constant(b, product.astype(unit.value.dtype), unit.data_type)
-    parts = b.reshape(b.cast(values, "float32"), [rows, units, blocks // units])
-    product = parts * widen(b, b.reshape(unit, [rows, units, 1]))
+    factors = widen(b, b.reshape(unit, [rows, units, 1]))
+    product = b.reshape(b.cast(values, factors.data_type), [rows, units, blocks // units]) * factors
     return narrow(b, b.reshape(product, [rows, blocks]), unit)
 
 

@@ -31,6 +31,11 @@ def _cast(b: Operations, x: Operand, data_type: DataType) -> Operand:
     return x if x.data_type == data_type else b.cast(x, data_type)
 
 
+def operands_of_steps(b: Operations, *operands: Any) -> list[Any]:
+    """Cast operands to float32 if their data type is beyond the specification: steps take the specification's types."""
+    return [x if x is None or x.data_type in FLOATS else _cast(b, x, "float32") for x in operands]
+
+
 def _wide(x: Traced) -> Traced:
     """An array in float32, in which steps compute."""
     return cast(x, "float32") if x.data_type == "float16" else x
@@ -187,6 +192,8 @@ def _(
     batches, tokens, width = query.shape
     size, values = width // heads, value.shape[2] // groups
     state = _zeros(b, (batches, groups, size, values), "float32") if past_state is None else past_state
+    data_type = query.data_type
+    query, key, value, decay, beta = operands_of_steps(b, query, key, value, decay, beta)
     if decay is not None:
         decay = b.reshape(decay, [batches, tokens, groups, decay.shape[2] // groups])
     last, out = _attend(
@@ -200,9 +207,8 @@ def _(
         scale=scale,
         axis=1,
     )
-    return b.reshape(out, [batches, tokens, heads * values]), _cast(
-        b, last, "float32" if past_state is None else past_state.data_type
-    )
+    out = _cast(b, b.reshape(out, [batches, tokens, heads * values]), data_type)
+    return out, _cast(b, last, "float32" if past_state is None else past_state.data_type)
 
 
 # Selective scans -----------------------------------------------------------------------------------------------------
@@ -316,6 +322,8 @@ def _(
     build, (batches, tokens, *channels), size = b_, input.shape, b.shape[-1]
     shape = (batches, *channels, size)
     state = _zeros(build, shape, "float32") if initial_state is None else _cast(build, initial_state, "float32")
+    data_type = input.data_type
+    input, delta, a, b, c = operands_of_steps(build, input, delta, a, b, c)
     if input.rank == 3:
         last, y = _scan(build, state, input, delta, b, c, a, axis=1)
     else:
@@ -337,7 +345,7 @@ def _(
         x, share = _cast(build, input, "float32"), _cast(build, d, "float32")
         y = build.add(y, build.mul(x, build.reshape(share, [channels[0], *[1] * (input.rank - 3)])))
     state_type: DataType = "float32" if initial_state is None else initial_state.data_type
-    return _cast(build, y, input.data_type), _cast(build, last, state_type)
+    return _cast(build, y, data_type), _cast(build, last, state_type)
 
 
 # Filters -------------------------------------------------------------------------------------------------------------
@@ -392,8 +400,9 @@ def _(
 ) -> tuple[Operand, Operand]:
     shape = (*input.shape[:axis], *input.shape[axis + 1 :])
     state = _zeros(b, shape, "float32") if initial_state is None else _cast(b, initial_state, "float32")
-    last, sums = _leak(b, state, input, decay=decay, axis=axis, direction="backward" if reversed else "forward")
-    return sums, _cast(b, last, input.data_type)
+    (x,) = operands_of_steps(b, input)
+    last, sums = _leak(b, state, x, decay=decay, axis=axis, direction="backward" if reversed else "forward")
+    return _cast(b, sums, input.data_type), _cast(b, last, input.data_type)
 
 
 # Convolutions with a state -------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from ..core.value_ranges import ValueRange
 from ..ops.constants import constant
 from ..ops.recurrent import RecurrentNetworkActivation, RecurrentNetworkDirection, direction_count
 from ..support.errors import require
+from ..support.names import short_repr
 from .declare import declare
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ LENGTHS = Limits(("int32",), ranks=(1, 1))
 
 def check_activations(activations: Sequence[str], count: int) -> None:
     """Check the activation functions of a network with `count` of them."""
-    fits = len(activations) == count and set(activations) <= set(get_args(RecurrentNetworkActivation))
-    require(fits, f"activations must be {count} of 'relu', 'sigmoid', 'tanh', got {list(activations)}")
+    names = list(activations) if isinstance(activations, (list, tuple)) else []
+    fits = all(isinstance(name, str) and name in get_args(RecurrentNetworkActivation) for name in names)
+    message = f"activations must be {count} of 'relu', 'sigmoid', 'tanh', got {short_repr(names or activations)}"
+    require(fits and len(names) == count, message)
 
 
 def shapes_of_results(

@@ -15,6 +15,7 @@ from ..expr import cast, compute, pointwise, sum_over, where
 from ..ops.constants import constant
 from ..ops.recurrent import RecurrentNetworkActivation, RecurrentNetworkDirection
 from .declare import declare
+from .recurrences import operands_of_steps
 from .recurrent import (
     LENGTHS,
     MATRICES,
@@ -144,11 +145,12 @@ def _(
         first = b.expand(constant(b, 0, "float32"), [batches, hidden])
         if state is not None:
             first = b.cast(b.reshape(state, [batches, hidden]), "float32")
+        sums, recurrent = operands_of_steps(b, sums, own["recurrent_weight"])
         last, sequence = _advance(
             b,
             first,
             b.reshape(sums, [steps, batches, hidden]),
-            b.reshape(own["recurrent_weight"], [hidden, hidden]),
+            b.reshape(recurrent, [hidden, hidden]),
             position,
             lengths,
             function=activations[0],
@@ -157,7 +159,7 @@ def _(
         if lengths is not None:
             has_steps = b.reshape(b.greater(lengths, constant(b, 0, "int32")), [batches, 1])
             last = b.where(has_steps, last, constant(b, 0, "float32"))
-        last = b.cast(last, input.data_type)
+        last, sequence = b.cast(last, input.data_type), b.cast(sequence, input.data_type)
         parts.append([b.reshape(last, [1, batches, hidden]), b.reshape(sequence, [steps, 1, batches, hidden])])
     return join_directions(b, parts)
 
