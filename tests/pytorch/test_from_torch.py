@@ -24,6 +24,7 @@ from torch.utils import _pytree
 
 import opweave as ow
 from opweave import pytorch
+from opweave.context.graph import recorded_graph
 from opweave.pytorch import installed, order
 
 ROOT = Path(__file__).parents[2]
@@ -692,3 +693,141 @@ def test_save_rejects_what_pytorch_runs(tmp_path: Path) -> None:
     assert compiled.fallbacks
     with pytest.raises(ow.NotSupportedError, match=r"linalg_svdvals .*: files hold numbers, texts"):
         compiled.save(tmp_path / "module.opweave")
+
+
+# Weights of few bits --------------------------------------------------------------------------------------------------
+
+
+class _Int8Rows(nn.Module):
+    """Integers that are widened as they are, as torchao's Int8WeightOnlyConfig has them."""
+
+    def __init__(self, rows: int = 48, columns: int = 64, dtype: Any = torch.float32) -> None:
+        super().__init__()
+        self.register_buffer("numbers", torch.randint(-128, 128, (rows, columns), dtype=torch.int8))
+        self.register_buffer("scale", torch.rand(rows).to(dtype) / 100)
+
+    def forward(self, x: Any) -> Any:
+        return torch.mm(x, self.numbers.t().to(x.dtype)) * self.scale
+
+
+class _Groups(nn.Module):
+    """Numbers of some bits in groups, as `torch.export`'s quantisation stores them."""
+
+    def __init__(self, low: int = -8, high: int = 7, zeros: bool = False, dtype: Any = torch.float32) -> None:
+        super().__init__()
+        self.bounds = low, high
+        self.register_buffer("numbers", torch.randint(low, high + 1, (48, 64), dtype=torch.int8))
+        self.register_buffer("scale", torch.rand(48, 2) / 100)
+        self.register_buffer("zeros", torch.randint(-3, 4, (48, 2)).to(torch.int8) if zeros else None)
+        self.bias = nn.Parameter(torch.randn(48).to(dtype), requires_grad=False)
+
+    def forward(self, x: Any) -> Any:
+        import torch.ao.quantization.fx._decomposed
+
+        widen = torch.ops.quantized_decomposed.dequantize_per_channel_group
+        weight = widen(self.numbers, self.scale, self.zeros, *self.bounds, torch.int8, 32, x.dtype)
+        return functional.linear(x, weight, self.bias)
+
+
+class _Channels(nn.Module):
+    """A weight of 8 bits with a scale and a zero point of each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("numbers", torch.randint(-128, 128, (48, 64), dtype=torch.int8))
+        self.register_buffer("scale", torch.rand(48) / 100)
+        self.register_buffer("zeros", torch.randint(-9, 9, (48,)))
+
+    def forward(self, x: Any) -> Any:
+        import torch.ao.quantization.fx._decomposed
+
+        widen = torch.ops.quantized_decomposed.dequantize_per_channel
+        return functional.linear(x, widen(self.numbers, self.scale, self.zeros, 0, -128, 127, torch.int8))
+
+
+class _Whole(nn.Module):
+    """A weight of 8 bits with one scale and one zero point, the other way round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("numbers", torch.randint(0, 256, (48, 64), dtype=torch.uint8))
+        self.register_buffer("scale", torch.tensor(0.01))
+
+    def forward(self, x: Any) -> Any:
+        import torch.ao.quantization.fx._decomposed
+
+        weight = torch.ops.quantized_decomposed.dequantize_per_tensor(self.numbers, 0.01, 127, 0, 255, torch.uint8)
+        return x @ weight.transpose(0, 1)
+
+
+@pytest.mark.parametrize("precision", ["float32", "ieee"])
+@pytest.mark.parametrize(
+    ("module", "kind"),
+    [
+        (_Int8Rows(), "int8"),
+        (_Int8Rows(dtype=torch.bfloat16), "int8"),
+        (_Int8Rows(1100, 1024), "int8"),
+        (_Groups(), "int4"),
+        (_Groups(zeros=True), "int4"),
+        (_Groups(-4, 3, zeros=True), "int4"),
+        (_Groups(-128, 127), "int8"),
+        (_Groups(dtype=torch.bfloat16), "int4"),
+        (_Groups(dtype=torch.float16), "int4"),
+        (_Channels(), "int8"),
+        (_Whole(), "uint8"),
+    ],
+)
+def test_weights_of_few_bits_stay_narrow(module: nn.Module, kind: str, precision: Any) -> None:
+    dtype = getattr(module, "bias", module.scale).dtype
+    context = ow.ml.create_context(device="cpu", precision=precision, verify=False)
+    x = torch.randn(3, module.numbers.shape[1]).to(dtype)
+    compiled = ow.from_torch(module.eval(), (x,), context=context, fallback="error")
+    graph = recorded_graph(compiled.graph)
+    sizes = {
+        c.desc.data_type: c.desc.element_count
+        for c in graph.constants
+        if c.desc.element_count == module.numbers.numel()
+    }
+    assert sizes == {kind: module.numbers.numel()}
+    result, expected = compiled(x), module(x)
+    error = (result - expected).float().norm() / expected.float().norm()
+    assert error < (2e-2 if precision == "float32" else 1e-5 if dtype is torch.float32 else 1e-2)
+    if precision == "float32":
+        assert "MatMulNBits" in str(compiled.profile(x, repeat=1, detail=True))
+
+
+def test_narrow_constants_that_are_no_weights_are_computed_early() -> None:
+    """Such as tables, and weights that something else reads, too."""
+
+    def table(self: Any, x: Any) -> Any:
+        return x + self.numbers.to(torch.float32)
+
+    def shared(self: Any, x: Any) -> Any:
+        weight = self.numbers.to(torch.float32)
+        return x @ weight + weight[0]
+
+    for function in (table, shared):
+        numbers = torch.randint(-128, 128, (4, 4), dtype=torch.int8)
+        compiled = check(function, torch.randn(4, 4), numbers=numbers)
+        assert not [
+            node for node in recorded_graph(compiled.graph).nodes if node.op.name in ("cast", "dequantize_linear")
+        ]
+
+
+def test_parts_of_subclasses_may_be_large() -> None:
+    """Weights of torchao are instances of subclasses, from which programs take the integers and scales."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(TwoTensor(torch.randn(600, 600), torch.ones(600, 600)), requires_grad=False)
+
+        def forward(self, x: Any) -> Any:
+            return x @ self.weight.a + self.weight.b[0]
+
+    x, module = torch.randn(2, 600), Parts().eval()
+    program = torch.export.export(module, (x,))
+    assert any("access_subclass" in str(node.target) for node in program.graph.nodes)
+    compiled = ow.from_torch(program, context=CPU, fallback="error")
+    torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)

@@ -271,6 +271,7 @@ def test_half_precision_agrees_with_float32(rows: Callable[[], Iterator[Row]]) -
 )
 def test_bfloat16_is_converted(beginning: str) -> None:
     for function, arguments in (row for name, row in ROWS.items() if name.startswith(beginning)):
+        assert isinstance(arguments, tuple)
         halves = tuple(argument.bfloat16() for argument in arguments)
         module = Call(function).eval()
         result = from_torch(module, halves, fallback="error")(*halves)

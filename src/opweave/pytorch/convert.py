@@ -39,6 +39,7 @@ from .control import CONTROL
 from .decompose import decompose
 from .fallback import Slot, TorchCall, add_torch_node
 from .labels import label_of, place_of
+from .narrow import stays_narrow
 from .registry import COMPLEX_CONVERTERS, CONVERTERS, AtenCall, NotConvertible
 from .sizes import SizeNames, maximum, minimum
 from .tensors import PARTS, array_of, data_type_of, require_dense, shape_of
@@ -46,6 +47,9 @@ from .views import Views, functional, is_mutable, schema_of
 
 FOLDED_BYTES = 1 << 20
 """The largest result that is computed while the program is read, unless it is a view of constants: 1 MiB, an estimate."""
+
+PART_OF_SUBCLASS = "export.access_subclass_inner_tensor.default"
+"""The operator that returns a tensor of which an instance of a subclass consists, as the integers of a quantised weight."""
 
 ASSERTIONS = frozenset(
     {
@@ -224,10 +228,14 @@ class Frame:
     ) -> Any:
         function, takes_call = converter
         own = self.owner
+        keeps_narrow = takes_call and stays_narrow(node, node.target, args)
         args = _pytree.tree_map(own.operand_of, list(args))
         kwargs = {key: _pytree.tree_map(own.operand_of, value) for key, value in kwargs.items()}
         if takes_call:
-            kwargs = {**kwargs, "call": AtenCall(name, torch.fx.map_arg(node.args, _meta), node.meta.get("val"))}
+            kwargs = {
+                **kwargs,
+                "call": AtenCall(name, torch.fx.map_arg(node.args, _meta), node.meta.get("val"), keeps_narrow),
+            }
         return function(self.builder, *args, **kwargs)
 
     def _bind(self, metas: Any, values: Any) -> None:
@@ -388,9 +396,12 @@ def _fold(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     leaves = _pytree.tree_leaves((list(args), dict(kwargs)))
     if any(isinstance(leaf, (MLOperand, Size)) for leaf in leaves) or torch.Tag.nondeterministic_seeded in target.tags:
         return None
+    if stays_narrow(node, target, args):
+        return None
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     results = [leaf for leaf in _pytree.tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor)]
     is_view = bool(tensors) and any(argument.alias_info is not None for argument in schema_of(target).arguments)
+    is_view = is_view or str(target) == PART_OF_SUBCLASS
     if not is_view:
         size = 0
         for result in results:

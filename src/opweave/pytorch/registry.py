@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -36,6 +36,9 @@ from ..ops.constants import constant, has_sizes
 from .tensors import data_type_of
 
 AtenConverter = Callable[..., Any]
+
+BFLOAT16 = cast(DataType, "bfloat16")
+"""A data type that WebNN does not have, and which graphs of modules have."""
 
 CONVERTERS: dict[str, tuple[AtenConverter, bool]] = {}
 """Name of an operator with its overload, such as "aten.add.Tensor" -> its converter, and whether it takes `call`."""
@@ -84,10 +87,11 @@ class AtenCall:
         name: the operator with its overload, "aten.add.Tensor".
         arguments: the arguments by position as PyTorch sees them: tensors without memory (`FakeTensor`) in place of operands.
         value: the result as PyTorch sees it, a tensor without memory, or a tuple of them.
+        keeps_narrow: whether the call widens a constant of few bits for a product, which reads the constant as it is.
     """
 
-    def __init__(self, name: str, arguments: Sequence[Any], value: Any) -> None:
-        self.name, self.arguments, self.value = name, arguments, value
+    def __init__(self, name: str, arguments: Sequence[Any], value: Any, keeps_narrow: bool = False) -> None:
+        self.name, self.arguments, self.value, self.keeps_narrow = name, arguments, value, keeps_narrow
 
     @property
     def dtype(self) -> Any:

@@ -14,6 +14,7 @@ from ...core.dtypes import INFO, DataType, is_float
 from ...core.graph import MLOperand
 from ..registry import AtenCall, as_type, converts, is_number, refuse_if
 from ..tensors import data_type_of
+from .quantized import widened
 
 
 def is_unsigned(x: MLOperand) -> bool:
@@ -420,6 +421,8 @@ def cast(b: MLGraphBuilder, x: MLOperand, source: Any, target: Any) -> MLOperand
     "prims.convert_element_type.default",
 )
 def _(b: MLGraphBuilder, self: MLOperand, *args: Any, call: AtenCall, **kwargs: Any) -> MLOperand:
+    if call.keeps_narrow:
+        return widened(b, self, call.data_type)
     return cast(b, self, call.dtype_of(0), call.dtype)
 
 

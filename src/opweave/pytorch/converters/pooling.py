@@ -12,7 +12,7 @@ from ... import composites
 from ...context.builder import MLGraphBuilder
 from ...core.graph import MLOperand
 from ...core.sizes import is_static
-from ..registry import as_type, converts, refuse_if
+from ..registry import BFLOAT16, as_type, converts, refuse_if
 from .windows import both_sides, pooled_size, values_of, with_batches
 
 MAX_TABLE = 2**22
@@ -166,7 +166,7 @@ def _(
 
     refuse_if(self.data_type not in ("float32", "float16", "bfloat16"), f"its input is {self.data_type}")
     # PyTorch adds elements of bfloat16 in float32, too.
-    x = as_type(b, self, "float32") if self.data_type == "bfloat16" else self
+    x = as_type(b, self, "float32") if self.data_type == BFLOAT16 else self
     return as_type(b, with_batches(b, x, _rank_of(call.name), pool), self.data_type)
 
 

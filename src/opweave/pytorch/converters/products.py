@@ -11,7 +11,7 @@ from ...core.dtypes import DataType
 from ...core.graph import MLOperand
 from ...core.sizes import Size
 from ...ops.constants import line
-from ..registry import AtenCall, as_type, converts, refuse_if
+from ..registry import BFLOAT16, AtenCall, as_type, converts, refuse_if
 from .elementwise import is_one
 from .shapes import swap
 
@@ -25,8 +25,27 @@ def transposed(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
     return swap(b, x, -2, -1)
 
 
+def _before_cast(weight: MLOperand) -> MLOperand | None:
+    """The floats of a dequantised matrix that is cast to bfloat16; None for other operands.
+
+    Products read the integers of the matrix alone, which takes an operand of float32.
+    """
+    node = weight.node
+    if weight.data_type != BFLOAT16 or node is None or node.op.name != "cast":
+        return None
+    (wide,) = node.operands
+    source = wide.node
+    while source is not None and source.op.name == "transpose":
+        source = source.operands[0].node
+    return wide if source is not None and source.op.name == "dequantize_linear" else None
+
+
 @converts("aten.linear.default")
-def _(b: MLGraphBuilder, input: MLOperand, weight: MLOperand, bias: MLOperand | None = None) -> MLOperand:
+def linear(b: MLGraphBuilder, input: MLOperand, weight: MLOperand, bias: MLOperand | None = None) -> MLOperand:
+    """Multiply rows by the transposed weight, and add a bias."""
+    if (wide := _before_cast(weight)) is not None:
+        x, added = as_type(b, input, "float32"), None if bias is None else as_type(b, bias, "float32")
+        return as_type(b, linear(b, x, wide, added), BFLOAT16)
     if weight.rank == 1:
         y = product(b, input, weight)
         return y if bias is None else b.add(y, bias)
@@ -90,6 +109,8 @@ def _(b: MLGraphBuilder, self: MLOperand, other: MLOperand) -> MLOperand:
 
 def product(b: MLGraphBuilder, x: MLOperand, y: MLOperand) -> MLOperand:
     """The product of matrices, or batches of them; a vector is a row at the left, and a column at the right."""
+    if (wide := _before_cast(y)) is not None:
+        return as_type(b, product(b, as_type(b, x, "float32"), wide), BFLOAT16)
     rows, columns = x.rank == 1, y.rank == 1
     left = b.reshape(x, [1, x.shape[0]]) if rows else x
     right = b.reshape(y, [y.shape[0], 1]) if columns else y

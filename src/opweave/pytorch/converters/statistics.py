@@ -5,7 +5,7 @@ from __future__ import annotations
 from ... import composites
 from ...context.builder import MLGraphBuilder
 from ...core.graph import MLOperand
-from ..registry import as_type, converts, refuse_if
+from ..registry import BFLOAT16, as_type, converts, refuse_if
 
 
 def _normalized(
@@ -33,11 +33,11 @@ def _by_statistics(
     epsilon: float,
 ) -> MLOperand:
     """Normalise by the mean and variance of the input along axes; weight and bias belong to the channels."""
-    if x.data_type == "bfloat16":
+    if x.data_type == BFLOAT16:
         # PyTorch computes the statistics and the result in float32, too.
         wide = [None if value is None else as_type(b, value, "float32") for value in (x, weight, bias)]
         assert wide[0] is not None
-        return as_type(b, _by_statistics(b, wide[0], wide[1], wide[2], axes, epsilon), "bfloat16")
+        return as_type(b, _by_statistics(b, wide[0], wide[1], wide[2], axes, epsilon), BFLOAT16)
     refuse_if(x.data_type not in ("float32", "float16"), f"its input is {x.data_type}")
     if x.rank == 4 and axes == [2, 3]:
         return b.instance_normalization(x, scale=weight, bias=bias, epsilon=epsilon)

@@ -1,0 +1,63 @@
+"""Weights of few bits: which calls widen them in front of a product, where they stay as they are.
+
+A call on constants is computed while the program is read, or by the engine when it loads the graph, so that a matrix of 4 or 8
+bits would take the memory of one of floats. In front of a product, it becomes `dequantize_linear` instead, which the compiler
+merges with the product (`compile/narrow.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+NARROW = (torch.int8, torch.uint8)
+"""PyTorch's data types of weights with few bits; torchao's integers of 1 to 7 bits are stored as int8."""
+
+DEQUANTIZING = frozenset(
+    {
+        "torchao.dequantize_affine.default",
+        "quantized_decomposed.dequantize_per_channel.default",
+        "quantized_decomposed.dequantize_per_channel_group.default",
+        "quantized_decomposed.dequantize_per_tensor.default",
+        "quantized_decomposed.dequantize_per_tensor.tensor",
+    }
+)
+"""Operators that widen integers by scales."""
+
+CASTS = frozenset({"aten.to.dtype", "aten._to_copy.default"})
+"""Operators that widen integers as they are; the scales of a product's columns are multiplied behind."""
+
+_MOVES = frozenset({"aten.t.default", "aten.transpose.int", "aten.permute.default", "aten.numpy_T.default"})
+"""Operators between a weight and its product that keep it a matrix."""
+
+_PRODUCTS = {
+    "aten.linear.default": 1,
+    "aten.mm.default": 1,
+    "aten.matmul.default": 1,
+    "aten.addmm.default": 2,
+    "aten.embedding.default": 0,
+}
+"""Operator -> the position of the matrix that is a weight."""
+
+
+def stays_narrow(node: Any, target: Any, args: Sequence[Any]) -> bool:
+    """Whether a call widens a constant matrix that only products read."""
+    name = str(target)
+    if name not in DEQUANTIZING and name not in CASTS:
+        return False
+    numbers, result = args[0], node.meta.get("val")
+    if not isinstance(numbers, torch.Tensor) or numbers.dtype not in NARROW or numbers.dim() != 2:
+        return False
+    return bool(node.users) and result.dtype.is_floating_point and all(_is_read_by_product(node, u) for u in node.users)
+
+
+def _is_read_by_product(node: Any, user: Any) -> bool:
+    name = str(user.target)
+    if name in _MOVES:
+        return bool(user.users) and all(_is_read_by_product(user, other) for other in user.users)
+    position = _PRODUCTS.get(name)
+    if position is None or user.args[position] is not node:
+        return False
+    return sum(argument is node for argument in user.all_input_nodes) == 1
