@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.cuda_driver import cuda_context
 from torch import Tensor, nn
+from torch.export import Dim
 
 import opweave as ow
 from opweave.pytorch import onnx_translations
@@ -77,6 +79,23 @@ def test_an_operation_runs_in_eager_exported_and_compiled_modules() -> None:
     torch._dynamo.reset()
     torch.testing.assert_close(torch.compile(module, backend=compile_graph)(x), module(x))
     torch.library.opcheck(operator, (x,), {"alpha": 0.5}, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_operations_run_on_cuda(is_named: bool) -> None:
+    """Of a GPU whose driver runs CUDA C++ on the processor."""
+    ow.register_torch("opweave_tests::snake", snake, attributes={"slope": "alpha"})
+    operator = ow.as_torch_op(snake, "opweave_tests::snake_on_cuda")
+    context = cuda_context()
+    for module in (Layer(torch_snake).eval(), Layer(lambda x: operator(x, alpha=2.0)).eval()):
+        x = torch.randn(5, 4)
+        shapes = ({0: Dim("rows", min=2)},) if is_named else None
+        program = torch.export.export(module, (x,), dynamic_shapes=shapes)
+        compiled = ow.from_torch(program, context=context, fallback="error")
+        for rows in (5, 3) if is_named else (5,):
+            y = torch.randn(rows, 4)
+            torch.testing.assert_close(compiled(y), module(y).detach(), rtol=1e-5, atol=1e-5)
+        assert {place.device for place in compiled.graph.placements()} == {context.device.name}
 
 
 def test_an_operation_with_several_results_and_optional_operands() -> None:
