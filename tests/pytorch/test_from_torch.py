@@ -107,6 +107,18 @@ def test_bool_is_bool_outside() -> None:
     assert compiled(torch.tensor([1.0, -1.0, 1.0]), torch.from_numpy(mask)).dtype is torch.bool
 
 
+def test_calls_do_not_ask_for_the_structure_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch makes a class whenever it is asked, which takes longer than a small graph."""
+
+    def fail(program: Any) -> Any:
+        raise AssertionError("a call reads call_spec")
+
+    compiled = ow.from_torch(nn.ReLU().eval(), (torch.ones(2),), context=CPU)
+    compiled(torch.ones(2))
+    monkeypatch.setattr(torch.export.ExportedProgram, "call_spec", property(fail))
+    assert compiled(torch.tensor([-1.0, 2.0])).tolist() == [0.0, 2.0]
+
+
 def test_nothing_is_copied() -> None:
     module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
     x = torch.randn(3, 8)

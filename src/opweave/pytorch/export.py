@@ -134,13 +134,12 @@ def _name_of(dim: Any) -> str:
     return str(dim.__name__) if is_dim and hasattr(dim, "__name__") else ""
 
 
-def flatten(subject: str, program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The arguments of a call, flattened as those that the program was exported with.
+def flatten(subject: str, expected: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments of a call, flattened as those that the program was exported with, whose structure is `expected`.
 
     Raises:
         ValidationError: the arguments have another structure.
     """
-    expected = program.call_spec.in_spec
     ordered = dict(kwargs)
     positional, keywords = expected.children()
     if keywords.context and set(keywords.context) == set(ordered):

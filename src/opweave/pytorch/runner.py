@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,15 @@ class ModuleRunner:
         in_place = {} if graph is None else recorded_graph(graph).in_place()
         self._in_place = {name for name, target in self.converted.writes.items() if in_place.get(name) == target}
 
+    @cached_property
+    def _structures(self) -> tuple[Any, Any]:
+        """The structures of the arguments and of the results.
+
+        PyTorch makes a class each time that the program is asked, which takes 150 us.
+        """
+        spec = self.program.call_spec
+        return spec.in_spec, spec.out_spec
+
     @property
     def fallbacks(self) -> list[FallbackCall]:
         """The calls that PyTorch runs."""
@@ -88,7 +98,7 @@ class ModuleRunner:
     def __call__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run the graph on the arguments of the module, and return what the module returns."""
         leaves = self.flatten("call", args, kwargs)
-        return _pytree.tree_unflatten(self.call_flat(leaves, _kind_of(leaves)), self.program.call_spec.out_spec)
+        return _pytree.tree_unflatten(self.call_flat(leaves, _kind_of(leaves)), self._structures[1])
 
     def call_flat(self, leaves: Sequence[Any], kind: str) -> list[Any]:
         """Run the graph on flattened arguments, and return flattened results of a kind: "torch", "tensor" or "array"."""
@@ -97,7 +107,7 @@ class ModuleRunner:
 
     def flatten(self, subject: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments of a call, flattened and checked."""
-        leaves = flatten(subject, self.program, args, kwargs)
+        leaves = flatten(subject, self._structures[0], args, kwargs)
         for position, value in self.converted.constants.items():
             got = leaves[position]
             if type(got) is not type(value) or got != value:
