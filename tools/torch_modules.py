@@ -37,7 +37,7 @@ class Module:
 
     Attributes:
         package: the package that the module comes from.
-        kind: "vision", "text", "audio", "detection", "decoder", "multimodal" or "quantised".
+        kind: "vision", "text", "audio", "detection", "decoder", "multimodal", "series" or "quantised".
         make: returns the module with its positional arguments.
         is_strict: whether `torch.export` must follow Python's code, as for tensors that are buffers and attributes of others.
     """
@@ -323,6 +323,86 @@ OTHERS = [
         {"input_features": partial(torch.randn, 1, 12, 20), "noise_sequence": partial(torch.randn, 1, 12, 16)}),
 ]  # fmt: skip
 
+MORE: dict[str, Any] = {**CAUSAL, "head_dim": 16}
+EXPERTS: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+SERIES: dict[str, Any] = {
+    "prediction_length": 4, "context_length": 16, "lags_sequence": [1, 2, 3], "num_time_features": 2, "d_model": 16,
+    "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
+}  # fmt: skip
+PATCHES: dict[str, Any] = {
+    "num_input_channels": 3, "context_length": 32, "patch_length": 4, "patch_stride": 4, "d_model": 16,
+    "prediction_length": 8,
+}  # fmt: skip
+PAST: dict[str, Callable[[], Tensor]] = {"past_values": partial(torch.rand, 1, 32, 3)}
+
+
+def time_series() -> dict[str, Callable[[], Tensor]]:
+    return {
+        "past_values": partial(torch.rand, 1, 19), "past_time_features": partial(torch.rand, 1, 19, 2),
+        "past_observed_mask": partial(torch.ones, 1, 19), "future_values": partial(torch.rand, 1, 4),
+        "future_time_features": partial(torch.rand, 1, 4, 2),
+    }  # fmt: skip
+
+
+FURTHER = [
+    of_transformers("xlnet", "text", "XLNetConfig", "XLNetModel", {
+        "vocab_size": WORDS, "d_model": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "d_inner": 128}),
+    of_transformers("funnel", "text", "FunnelConfig", "FunnelModel", {
+        "vocab_size": WORDS, "block_sizes": [1, 1], "num_decoder_layers": 1, "d_model": WIDTH, "n_head": HEADS, "d_head": 16,
+        "d_inner": 128}),
+    of_transformers("canine", "text", "CanineConfig", "CanineModel", {
+        **TEXT, "max_position_embeddings": 256, "downsampling_rate": 4, "num_hash_buckets": 64,
+        "local_transformer_stride": 16}),
+    of_transformers("mixtral", "text", "MixtralConfig", "MixtralForCausalLM", {**CAUSAL, **EXPERTS}, **ARGUMENTS),
+    of_transformers("deepseek-v3", "text", "DeepseekV3Config", "DeepseekV3ForCausalLM", {
+        **TEXT, "num_key_value_heads": HEADS, "moe_intermediate_size": 32, "n_routed_experts": 8, "n_group": 2,
+        "topk_group": 1, "num_experts_per_tok": 2, "first_k_dense_replace": 1, "kv_lora_rank": 16, "q_lora_rank": 24,
+        "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}, **ARGUMENTS),
+    of_transformers("gpt-oss", "text", "GptOssConfig", "GptOssForCausalLM", {
+        **MORE, **EXPERTS, "sliding_window": 16}, **ARGUMENTS),
+    of_transformers("gemma3", "text", "Gemma3TextConfig", "Gemma3ForCausalLM", {**MORE, "sliding_window": 16}, **ARGUMENTS),
+    of_transformers("mamba2", "text", "Mamba2Config", "Mamba2ForCausalLM", {
+        "vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "state_size": 8, "num_heads": 8,
+        "head_dim": 16, "n_groups": 2, "chunk_size": 8}, {"input_ids": words}, **ARGUMENTS),
+    of_transformers("rwkv", "text", "RwkvConfig", "RwkvForCausalLM", {
+        "vocab_size": WORDS, "hidden_size": WIDTH, "attention_hidden_size": WIDTH, "num_hidden_layers": LAYERS,
+        "context_length": 64}, {"input_ids": partial(words, 1, 8)}, **ARGUMENTS),
+    of_transformers("recurrent-gemma", "text", "RecurrentGemmaConfig", "RecurrentGemmaForCausalLM", {
+        **CAUSAL, "num_hidden_layers": 3, "lru_width": WIDTH, "attention_window_size": 16}, **ARGUMENTS),
+    of_transformers("lfm2", "text", "Lfm2Config", "Lfm2ForCausalLM", {
+        **CAUSAL, "layer_types": ["conv", "full_attention"], "block_ff_dim": 128}, **ARGUMENTS),
+    of_transformers("codegen", "text", "CodeGenConfig", "CodeGenForCausalLM", {
+        "vocab_size": WORDS, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "rotary_dim": 8, "n_positions": 128},
+        **ARGUMENTS),
+    of_transformers("layoutlm", "text", "LayoutLMConfig", "LayoutLMModel", {**TEXT, "max_2d_position_embeddings": 128}, {
+        **text_inputs(), "bbox": partial(torch.full, (1, LENGTH, 4), 7)}),
+    of_transformers("swin", "vision", "SwinConfig", "SwinForImageClassification", {
+        "image_size": 64, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}, PIXELS),
+    of_transformers("pvt-v2", "vision", "PvtV2Config", "PvtV2ForImageClassification", {
+        "hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 3, 4]}, PIXELS),
+    of_transformers("dinov3", "vision", "DINOv3ViTConfig", "DINOv3ViTModel", {**VIT, "num_register_tokens": 2}, PIXELS),
+    of_transformers("sam-vision", "vision", "SamVisionConfig", "SamVisionModel", {
+        **VIT, "output_channels": 32, "window_size": 3, "global_attn_indexes": [1], "num_pos_feats": 16, "mlp_dim": 128},
+        PIXELS),
+    of_transformers("focalnet", "vision", "FocalNetConfig", "FocalNetForImageClassification", {
+        "image_size": 64, "embed_dim": 16, "depths": [1, 1], "hidden_sizes": [16, 32], "focal_levels": [2, 2],
+        "focal_windows": [3, 3]}, PIXELS),
+    of_transformers("wavlm", "audio", "WavLMConfig", "WavLMModel", {
+        **WAV2VEC2, "num_buckets": 32, "max_bucket_distance": 64}, {"input_values": WAVE}),
+    of_transformers("sew", "audio", "SEWConfig", "SEWModel", {**WAV2VEC2, "squeeze_factor": 2}, {"input_values": WAVE}),
+    of_transformers("wav2vec2-conformer", "audio", "Wav2Vec2ConformerConfig", "Wav2Vec2ConformerModel", {
+        **WAV2VEC2, "position_embeddings_type": "relative"}, {"input_values": WAVE}),
+    of_transformers("speecht5-hifigan", "audio", "SpeechT5HifiGanConfig", "SpeechT5HifiGan", {
+        "model_in_dim": 20, "upsample_initial_channel": 32, "upsample_rates": [4, 2], "upsample_kernel_sizes": [8, 4],
+        "resblock_kernel_sizes": [3, 7]}, {"spectrogram": partial(torch.randn, 1, 12, 20)}),
+    of_transformers("time-series", "series", "TimeSeriesTransformerConfig", "TimeSeriesTransformerModel", SERIES,
+        time_series(), **ARGUMENTS),
+    of_transformers("patchtst", "series", "PatchTSTConfig", "PatchTSTForPrediction", {
+        **PATCHES, "num_attention_heads": 2, "ffn_dim": 32, "num_hidden_layers": 2}, PAST),
+    of_transformers("patchtsmixer", "series", "PatchTSMixerConfig", "PatchTSMixerForPrediction", {
+        **PATCHES, "num_layers": 2}, PAST),
+]  # fmt: skip
+
 # --- timm and torchvision ---------------------------------------------------------------------------------------------
 
 
@@ -362,6 +442,13 @@ TIMM = [
     of_timm("mixer_s32_224", 64, img_size=64),
     of_timm("xcit_nano_12_p16_224", 96, depth=2),
     of_timm("levit_128s", 224),
+    of_timm("efficientvit_b0"),
+    of_timm("fastvit_t8"),
+    of_timm("mambaout_femto"),
+    of_timm("cait_xxs24_224", 64, img_size=64, depth=2),
+    of_timm("eva02_tiny_patch14_224", 56, img_size=56, depth=2),
+    of_timm("sequencer2d_s", 64, img_size=64, layers=(1, 1, 1, 1)),
+    of_timm("lambda_resnet26t", 128),
 ]
 
 
@@ -485,7 +572,7 @@ TORCHAO = [
 
 MODULES = {
     module.name: module
-    for module in [*ENCODERS, *DECODERS, *CACHED, *OTHERS, *TIMM, *TORCHVISION, *TORCHAO]
+    for module in [*ENCODERS, *DECODERS, *CACHED, *OTHERS, *FURTHER, *TIMM, *TORCHVISION, *TORCHAO]
 }  # fmt: skip
 
 
