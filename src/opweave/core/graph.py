@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from ..support import hints
 from ..support.errors import NoValueError, ValidationError, caller_line, require
@@ -23,6 +23,8 @@ from .sizes import Size, interval, is_static, may_equal_shape
 if TYPE_CHECKING:
     from .dtypes import DataType
     from .operation import Limits, Op
+
+T = TypeVar("T")
 
 
 def check_desc(desc: Desc, max_byte_length: int, subject: str = "shape", takes_empty: bool = False) -> Desc:
@@ -178,7 +180,7 @@ class Node:
     `operands` are all operands in order, with sequences flattened and absent operands left out.
     """
 
-    __slots__ = ("attributes", "inputs", "label", "op", "operands", "outputs", "serial")
+    __slots__ = ("_memo", "attributes", "inputs", "label", "op", "operands", "outputs", "serial")
 
     def __init__(
         self,
@@ -192,6 +194,14 @@ class Node:
         self.op, self.inputs, self.attributes = op, inputs, attributes
         self.label, self.serial, self.outputs = label, serial, outputs
         self.operands: tuple[Operand, ...] = tuple(iter_operands(inputs))
+        self._memo: dict[Callable[[Node], Any], Any] = {}
+
+    def remember(self, function: Callable[[Node], T]) -> T:
+        """The result of a function of this node, which depends on nothing else. It is computed once."""
+        if function not in self._memo:
+            self._memo[function] = function(self)
+        result: T = self._memo[function]
+        return result
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -412,6 +412,8 @@ class Size(Symbol):
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
+        if type(other) is int and not other:
+            return self
         terms = terms_of(other)
         if terms is None:
             return lazy_imports.compute_real("-", self, other)

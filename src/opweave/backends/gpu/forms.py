@@ -20,7 +20,7 @@ from ...expr.tracing import inputs_of, make_formula
 from ...kernels.expression import descs_of, program_of
 from ...ops import constants
 from ...ops.movement import reshape
-from ...support.cache import Cache
+from ...support.cache import Cache, exact
 from ...support.errors import ValidationError
 from .. import Backend
 from .contraction.named import names_needed as contraction_names
@@ -32,7 +32,7 @@ Special: TypeAlias = Scatter | Products | Staged
 
 MAX_TRACES = 1024
 
-_traces: Cache[Any, Formula | Special] = Cache(MAX_TRACES)
+_traces: Cache[Any, Formula | Special] = Cache(MAX_TRACES, raw=True)
 
 _guarded_traces: WeakKeyDictionary[Guards, Cache[Any, Formula | Special]] = WeakKeyDictionary()
 """Traces with sizes, for each scope that records the answers to comparisons: it must get all of them."""
@@ -69,16 +69,20 @@ def _apply(node: Node, backend: Backend, array_of: Callable[[Operand], Traced]) 
 
 def trace(node: Node, backend: Backend) -> Formula | Special:
     """Trace a node, with an input for each operand."""
-    descs = descs_of(node.inputs)
-    key = node.op, form_of(node, backend), tuple(descs.items()), tuple(node.attributes.items())
-    return _cache_for(node).make(key, lambda: _trace(node, backend, descs))
+    key = node.remember(_structure_of), exact(form_of(node, backend))
+    return _cache_for(node).make(key, lambda: _trace(node, backend, descs_of(node.inputs)))
+
+
+def _structure_of(node: Node) -> Any:
+    """A key that nodes of the same operation, attributes, data types and shapes share."""
+    return exact((node.op, tuple(descs_of(node.inputs).items()), tuple(node.attributes.items())))
 
 
 def _cache_for(node: Node) -> Cache[Any, Formula | Special]:
     guards = current_guards()
     if guards is None or not has_names(node):
         return _traces
-    return _guarded_traces.setdefault(guards, Cache(MAX_TRACES))
+    return _guarded_traces.setdefault(guards, Cache(MAX_TRACES, raw=True))
 
 
 def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Formula | Special:
@@ -94,7 +98,7 @@ def _trace(node: Node, backend: Backend, descs: Mapping[str, Any]) -> Formula | 
 
 def has_names(node: Node) -> bool:
     """Whether a node has sizes that are known only at a run."""
-    return bool(_sizes_of(node))
+    return bool(node.remember(_sizes_of))
 
 
 def _sizes_of(node: Node) -> set[str]:
@@ -107,7 +111,7 @@ def names_needed(node: Node, backend: Backend, features: Features) -> tuple[set[
 
     `refusal_of` must be empty for the node.
     """
-    names = _sizes_of(node)
+    names = node.remember(_sizes_of)
     if not names:
         return set(), set()
     if is_users_kernel(node, backend) or any(isinstance(name, UnknownName) for name in names):
