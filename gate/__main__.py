@@ -88,6 +88,7 @@ def main(
     backend: Annotated[
         str, typer.Option(help="The back end; only onnxruntime has limits beside the results.")
     ] = DEFAULT_BACKEND,
+    quantized: Annotated[bool, typer.Option(help="Only models that ONNX Runtime's tools quantise.")] = False,
     list_models: Annotated[bool, typer.Option("--list", help="Print the names of the models, and stop.")] = False,
 ) -> None:
     """Compare ONNX models from packages with ONNX Runtime: results, time, new shapes, memory, threads.
@@ -95,6 +96,7 @@ def main(
     All of them, with times, on ONNX Runtime are written to docs/models.md. Exits with 1 if a model exceeds a limit.
     """
     chosen = [e for e in catalog.entries() if not model or any(part.lower() in e.name.lower() for part in model)]
+    chosen = [entry for entry in chosen if entry.quantized or not quantized]
     console = Console()
     if list_models:
         for entry in chosen:
@@ -113,7 +115,7 @@ def main(
             f"{number}/{len(chosen)} {entry.name}: {line} [{took}]", highlight=False, markup=False, soft_wrap=True
         )
     Table(HEADER, [verdict.cells() for verdict in verdicts]).show([not verdict.faults for verdict in verdicts])
-    if not model and times and backend == DEFAULT_BACKEND:
+    if not model and not quantized and times and backend == DEFAULT_BACKEND:
         conclusions.write(PAGE.name, markdown(verdicts))
     if any(verdict.faults for verdict in verdicts):
         raise typer.Exit(1)
