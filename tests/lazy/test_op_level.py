@@ -409,10 +409,10 @@ def test_background_error_is_shown_and_compilation_continues(monkeypatch: pytest
     monkeypatch.setattr("threading.excepthook", lambda args: seen.append(args.exc_type))
     for _ in range(2):
         thing.count_use(break_down)
-    background.background.wait()
+    ow.lazy.wait()
     for _ in range(2):
         other.count_use(lambda: "made")  # type: ignore[arg-type,return-value]
-    background.background.wait()
+    ow.lazy.wait()
     assert seen == [KeyError]
     assert thing.program is None
     assert other.program == "made"

@@ -15,7 +15,8 @@ from support.arrays import normal
 from support.threads import together
 
 import opweave as ow
-from opweave.lazy import background, deferred_free, force, graphs, weights as learned
+from opweave.lazy import deferred_free, force, graphs, weights as learned
+from opweave.support.background import background
 
 STATISTICS = ow.lazy.statistics
 CONTEXT = ow.ml.create_context(device="cpu")
@@ -314,18 +315,17 @@ def test_specialised_program_compiles_in_background() -> None:
 def test_specialisation_in_queue_does_not_keep_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     queue: list[Any] = []
     ow.lazy.compile_now(False)
-    monkeypatch.setattr(background.background, "put", lambda *item: queue.append(item))
+    monkeypatch.setattr(background, "put", lambda task, **_: queue.append(task))
     w, b = weights(4, 3), weights(3, seed=1)
     check_layer(normal(2, 4), w, b)
     check_layer(normal(2, 4), w, b)
-    whole, make = queue.pop()
-    whole.compile(make)
+    queue.pop()()
     for k in range(OFTEN):
         assert check_layer(normal(2, 4, seed=k), w, b) == 0
-    variant, make = queue.pop()
+    variant = queue.pop()
     del w
-    variant.compile(make)
-    assert variant.program is None
+    variant()
+    assert variant.func.__self__.program is None
     assert STATISTICS.specialised == 0
     assert variants() == []
 

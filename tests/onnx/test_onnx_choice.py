@@ -15,12 +15,12 @@ from onnx.parser import parse_model
 from support.onnx import model, node
 
 import opweave as ow
-from opweave.lazy.background import background
 from opweave.onnx.convert import trace
 from opweave.onnx.session.parts import parts_of
 from opweave.onnx.session.session import InferenceSession
 from opweave.onnx.session.session_choice import SessionChoice
 from opweave.onnx.session.shape_cache import ShapeCache
+from opweave.support.background import background
 
 pytestmark = pytest.mark.default_choice
 

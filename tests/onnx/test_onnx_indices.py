@@ -15,9 +15,9 @@ from test_onnx_in_place import PAST, ROOM, caches, chunk, model as attention
 
 import opweave as ow
 from opweave.core.value_ranges import InputRange, ValueRange
-from opweave.lazy.background import background
 from opweave.onnx.model.model import Model
 from opweave.onnx.session.index_ranges import LengthRange, find_ranges
+from opweave.support.background import background
 
 INT64, INT32 = TensorProto.INT64, TensorProto.INT32
 TABLE = np.arange(10, dtype="float32").reshape(5, 2)

@@ -19,9 +19,9 @@ from support.onnx import model
 import opweave as ow
 from opweave import memory
 from opweave.backends.onnxruntime import model as engine_model, sessions
-from opweave.lazy.background import background
 from opweave.onnx.session.compiled import CompiledModel
 from opweave.onnx.session.shape_cache import MAX_THREADS, RECENT, _compiled_in_background
+from opweave.support.background import background
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 CONTEXT = ow.ml.create_context(device="cpu")
@@ -421,7 +421,7 @@ import time
 import numpy as np
 import onnx
 import opweave as ow
-from opweave.lazy.background import background
+from opweave.support.background import background
 
 session = ow.InferenceSession(sys.argv[1], specialise="recurring")
 for _ in range(3):

@@ -22,7 +22,6 @@ from opweave import backends
 from opweave.cli import app
 from opweave.compile import tuning
 from opweave.expr import kernels
-from opweave.lazy.background import Recurring, background
 from opweave.onnx.convert.trace import Trace
 from opweave.onnx.session import calls, tuning as session_tuning
 from opweave.onnx.session.choice import UNCOMPILED
@@ -30,6 +29,7 @@ from opweave.onnx.session.compiled import CompiledModel
 from opweave.onnx.session.model_program import ModelProgram
 from opweave.onnx.session.shape_cache import ShapeCache
 from opweave.onnx.session.tuning import random_feed
+from opweave.support.background import background
 
 UNTRIED = "engine: onnxruntime; rival not verified: switched off: expected to be faster (2 operations)"
 WAYS = (UNCOMPILED, "onnxruntime", "rival")
@@ -290,7 +290,7 @@ def test_shapes_in_compilation_follow_tuning(
     monkeypatch.setattr(ShapeCache, "compile_on", late)
     made = session_of_file(write(tmp_path / "dynamic.onnx"), specialise="recurring")
     if not is_begun:
-        background.put(Recurring(), lambda: tuned.wait(60))  # type: ignore[arg-type, return-value]
+        background.put(lambda: tuned.wait(60))
     check_session(made)
     assert not is_begun or begun.wait(60)
     times = [1.0 if each == chosen else 2.0 for each in WAYS]

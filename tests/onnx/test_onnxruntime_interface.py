@@ -27,9 +27,9 @@ from support.processes import run_python
 
 import opweave as ow
 from opweave import memory
-from opweave.lazy.background import background
 from opweave.onnx.ort_api import compatibility
 from opweave.onnx.ort_api.options import UNREADABLE
+from opweave.support.background import background
 
 X = np.arange(-6, 6, dtype=np.float32).reshape(2, 6)
 KINDS = ("onnxruntime", "opweave", "replaced")

@@ -127,6 +127,14 @@ class Runner(ABC):
         """Return the runner for these sizes, if the back end takes names; it shares what was compiled."""
         return self
 
+    def has_kernels_of(self, other: Runner) -> bool:
+        """Whether a runner that was compiled for the same graph, with other estimates of sizes, has the same kernels."""
+        return True
+
+    def share_memory(self, other: Runner) -> None:
+        """Use the intermediates of a runner that was compiled for the same graph; nothing has run yet."""
+        return
+
     def measured(self) -> Measured | None:
         """Return a copy that times its kernels; None if the engine cannot do that."""
         return None

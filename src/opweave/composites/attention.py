@@ -367,6 +367,11 @@ def _(
 ) -> tuple[Operand, ...]:
     batches, new = query.shape[:2]
     total = key_count(query, past_key, lengths)
+    if past_key is not None and past_key_scale is None and is_same_size(past_key.shape[2], 0):
+        # The other keys have kernels for all lengths, but the mask below needs the number.
+        alone = (query, key, value, None, None, None, cosines, sines, bias, sinks, None, None)
+        sizes = {"heads": heads, "groups": groups, "scale": scale, "softcap": softcap, "window": window}
+        return group_query_attention(b, *alone, **sizes, interleaved=interleaved)
     # Decompose only the rotation: an engine may have a kernel for the remaining attention.
     if cosines is not None and sines is not None:
         first = 0 if lengths is not None else total - new

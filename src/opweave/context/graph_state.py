@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,7 +21,7 @@ from .. import memory
 from ..backends import NumbersNeededError
 from ..backends.submission import Submission
 from ..core.graph import Desc, Graph, Node, Operand
-from ..core.guards import Guards
+from ..core.guards import Guards, largest_ratio
 from ..core.operators import Operators
 from ..core.shapes import Shape
 from ..core.size_values import values_at
@@ -39,6 +40,7 @@ from .tensors import check_alive, check_own, own_memory, state_of
 if TYPE_CHECKING:
     from ..backends import Aliases
     from ..compile.uses import Use
+    from ..core.conversion import SizeHint
     from ..core.specialise import SizeLimits
     from ..core.value_ranges import InputRange
     from ..run.program import Program
@@ -50,8 +52,16 @@ MAX_BINDINGS = 64
 MAX_VERSIONS = 32
 """Maximum number of combinations of sizes whose programs are kept."""
 
-MAX_OPEN = 8
+MAX_OPEN = 16
 """Maximum number of programs that were compiled with names, and differ in their answers to comparisons of sizes."""
+
+MAX_TAILORED = 8
+"""Maximum number of programs of a graph that are compiled in the background."""
+
+FAR = 2
+"""A program is compiled for sizes that differ by more than this factor from the sizes that the kernels were chosen for. By the
+cost models, nine of ten products of half or twice the size take at most 1.2 times (float32) and 1.35 times (TF32) as long as
+with tiles of their own, and 1.4 times and 1.75 times with a factor of 4."""
 
 Descs: TypeAlias = tuple[dict[str, Desc], dict[str, Desc], dict[str, str]]
 """The inputs and outputs of a graph by name, and the input whose memory an output may use, by the name of the output."""
@@ -437,6 +447,7 @@ class OpenProgram:
         guards: the answers for which it is valid.
         graph: the graph with names, as the answers make it.
         limits: of sizes; None if the operations must be checked with each of them.
+        similar: other sizes for which kernels were chosen, and are the same.
         ranges: the ranges of the values of inputs, which may depend on sizes.
         formulas: the values of operands that give sizes.
     """
@@ -447,6 +458,11 @@ class OpenProgram:
     limits: SizeLimits | None
     ranges: Sequence[InputRange]
     formulas: tuple[Any, ...]
+    similar: list[Mapping[str, int]]
+
+    def ratio_to(self, sizes: Mapping[str, int]) -> float:
+        """The largest ratio between a size and the one that kernels were chosen for."""
+        return min(self.guards.ratio_to(sizes), *(largest_ratio(other, sizes) for other in self.similar), inf)
 
     def gives(self, chains: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
         """Whether operands that give sizes have these values for sizes."""
@@ -506,13 +522,16 @@ class DynamicGraphState(GraphState):
         versions: the states of static graphs, by the shapes of the inputs in order; the last used one comes last.
         numbers_needed: the names that programs have numbers for, with the title of the operation that needs them.
         numbers_preferred: the names that some programs have numbers for, with the title of such an operation.
+        tailored: the number of programs that were compiled in the background for sizes far from the first.
         refusal: why the last program with numbers in place of all names has them, if formulas did not hold for its sizes.
     """
 
     __slots__ = (
         "_checked",
         "_compile",
+        "_hints",
         "_is_first_call",
+        "_is_preparing",
         "_latest",
         "_open",
         "_refused",
@@ -520,6 +539,7 @@ class DynamicGraphState(GraphState):
         "numbers_needed",
         "numbers_preferred",
         "refusal",
+        "tailored",
         "variants",
         "versions",
     )
@@ -541,6 +561,9 @@ class DynamicGraphState(GraphState):
         self._latest: tuple[tuple[Shape, ...] | None, GraphState | None] = (None, None)
         self._open: list[OpenProgram] = []
         self._is_first_call = True
+        builders = [operand.builder for operand in graph.inputs.values()]
+        self._hints: Mapping[str, SizeHint] = getattr(builders[0], "size_hints", {}) if builders else {}
+        self._is_preparing, self.tailored = False, 0
         self._refused: list[RefusedNames] = []
         self.numbers_needed: dict[str, str] = {}
         self.numbers_preferred: dict[str, str] = {}
@@ -704,7 +727,70 @@ class DynamicGraphState(GraphState):
             with self.lock:
                 self.check_not_destroyed()
                 self._latest = key, self.versions.put(key, version)
-                return version
+            if self.context.backend.may_take_names:
+                self._prepare_tailored(key)
+            return version
+
+    # Tailored programs -----------------------------------------------------------------------------------------------
+
+    def chosen_sizes(self) -> list[Mapping[str, int]]:
+        """The sizes for which kernels of programs with names were chosen, the first ones first."""
+        names = self.names
+        return [{name: item.guards.typical[name] for name in names} for item in reversed(self._open)]
+
+    def _typical(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes for which kernels are chosen: within the bounds of hints."""
+        return {name: self._hints[name].nearest(size) if name in self._hints else size for name, size in sizes.items()}
+
+    def _prepare_tailored(self, key: tuple[Shape, ...]) -> None:
+        """Compile a program in the background if sizes are far from those that kernels were chosen for."""
+        sizes = self._sizes("dispatch", key)
+        with self.lock:
+            item = self._nearest(sizes, lambda item: item.guards.hold(sizes))
+            is_near = item is None or item.ratio_to(self._typical(sizes)) <= FAR
+            if is_near or self._is_preparing or self.tailored >= MAX_TAILORED:
+                return
+            self._is_preparing = True
+        from ..support.background import background
+
+        background.put(partial(_compile_tailored, ref(self), key))
+
+    def compile_tailored(self, key: tuple[Shape, ...]) -> None:
+        """Compile a program for the sizes of these shapes, and use it for the sizes that are nearest to them."""
+        try:
+            graph, sizes = self._specialise("dispatch", key)
+            opened = self._compile_with_names(graph, sizes, "dispatch")
+        except MLError:  # the other programs still run
+            self.tailored = MAX_TAILORED
+            return
+        finally:
+            self._is_preparing = False
+        with self.lock:
+            if opened is None or not self._open:
+                return
+            item = self._nearest(sizes, lambda item: item.guards.hold(sizes))
+            if item is not None and opened.program.has_kernels_of(item.program):
+                item.similar.append(opened.guards.typical)
+                return
+            opened.program.share_memory((item or self._open[0]).program)
+            self._open = [opened, *self._open[: MAX_OPEN - 1]]
+            self.tailored += 1
+            for shapes, version in self.versions.items():
+                others = self._sizes("dispatch", shapes)
+                if self._nearest(others, lambda item, others=others: item.guards.hold(others)) is opened:  # type: ignore[misc]
+                    self.versions.pop(shapes)
+                    _release(self.bindings, version)
+            self._latest = (None, None)
+
+    def _nearest(self, sizes: Mapping[str, int], is_valid: Callable[[OpenProgram], bool]) -> OpenProgram | None:
+        """The program with names for these sizes; of several, the one whose kernels were chosen for the nearest ones."""
+        items = filter(is_valid, self._open)
+        if not self.context.backend.may_take_names:
+            return next(items, None)
+        typical = self._typical(sizes)
+        return min(items, key=lambda item: item.ratio_to(typical), default=None)
+
+    # Programs --------------------------------------------------------------------------------------------------------
 
     def _open_first(self, subject: str, key: tuple[Shape, ...]) -> None:
         """Compile the first program with names at the first call: its formulas check the operations for these sizes, too.
@@ -741,10 +827,9 @@ class DynamicGraphState(GraphState):
 
     def _open_for(self, sizes: Mapping[str, int]) -> OpenProgram | None:
         """The program for sizes that need no check of operations; None if there is none."""
-        for item in self._open:
-            if item.limits is not None and item.guards.hold(sizes) and item.limits.hold(sizes):
-                return item
-        return None
+        return self._nearest(
+            sizes, lambda item: item.limits is not None and item.guards.hold(sizes) and item.limits.hold(sizes)
+        )
 
     def _sizes(self, subject: str, key: tuple[Shape, ...]) -> dict[str, int]:
         """The size of each name, for inputs of these shapes."""
@@ -768,11 +853,19 @@ class DynamicGraphState(GraphState):
         backend = self.context.backend
         if self.recorded is None or not (backend.takes_names or backend.may_take_names):
             return self._compile(graph)
-        variant = self._variant_for(subject, sizes)
-        ranges, chains = input_ranges(graph), _chain_values(graph)
-        for item in self._open:
-            if item.guards.hold(sizes) and item.gives(chains, sizes):
-                return item.program.at(sizes, ranges)
+        chains = _chain_values(graph)
+        opened = self._nearest(sizes, lambda item: item.guards.hold(sizes) and item.gives(chains, sizes))
+        if opened is None:
+            opened = self._compile_with_names(graph, sizes, subject)
+            if opened is None:
+                return self._compile(graph)
+            with self.lock:
+                self._open = [opened, *self._open[: MAX_OPEN - 1]]
+        return opened.program.at(sizes, input_ranges(graph))
+
+    def _compile_with_names(self, graph: Graph, sizes: dict[str, int], subject: str) -> OpenProgram | None:
+        """Compile the graph with names, for a static graph of certain sizes; None if it needs numbers for all names."""
+        variant, backend, chains = self._variant_for(subject, sizes), self.context.backend, _chain_values(graph)
         # Expressions of GPUs assume that names are at least 1.
         own = {name for name in self.names if sizes[name] == 0} if backend.may_take_names else set()
         while not (numbers := self.numbers_needed.keys() | own) >= set(self.names):
@@ -796,10 +889,8 @@ class DynamicGraphState(GraphState):
                 with self.lock:
                     self._refused = [opened, *self._refused[: MAX_OPEN - 1]]
                 break
-            with self.lock:
-                self._open = [opened, *self._open[: MAX_OPEN - 1]]
-            return opened.program.at(sizes, ranges)
-        return self._compile(graph)
+            return opened
+        return None
 
     def _refused_for(
         self, numbers: frozenset[str], chains: tuple[int, ...], sizes: Mapping[str, int]
@@ -821,7 +912,8 @@ class DynamicGraphState(GraphState):
         """
         from ..core.specialise import SizeLimits, specialise
 
-        recorded, guards, max_byte_length = variant.graph, Guards(sizes), self.context.backend.max_byte_length
+        recorded, max_byte_length = variant.graph, self.context.backend.max_byte_length
+        guards = Guards(sizes, self._typical(sizes))
         guards.answers |= variant.guards.answers
         with guards.deciding():  # formulas of sizes, and defaults that depend on sizes, are those of these answers
             symbols: dict[str, Any] = {name: Size(name) for name in sizes if not isinstance(name, UnknownName)}
@@ -842,7 +934,7 @@ class DynamicGraphState(GraphState):
         users = dict(zip(inferred.nodes, recorded.nodes, strict=True))
         program.origin = {node: users[origin] for node, origin in program.origin.items()}
         limits = SizeLimits(inferred, max_byte_length) if is_plain and len(sizes) == len(symbols) else None
-        return OpenProgram(guards, program, inferred, limits, ranges, formulas)
+        return OpenProgram(guards, program, inferred, limits, ranges, formulas, [])
 
     def bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
         """Bind the program for the sizes of tensors to their memory."""
@@ -858,6 +950,13 @@ _VALUES = {"dispatch": "tensors", "profile": "arrays or tensors"}
 
 def _text_of(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{printable(name)} = {size}" for name, size in sizes.items() if not isinstance(name, UnknownName))
+
+
+def _compile_tailored(reference: ref[DynamicGraphState], key: tuple[Shape, ...]) -> None:
+    """Compile a program for these shapes, unless nothing uses the graph any more."""
+    state = reference()
+    if state is not None:
+        state.compile_tailored(key)
 
 
 def _release(bindings: Cache[tuple[Any, ...], DispatchBinding], version: GraphState) -> None:

@@ -227,6 +227,10 @@ class SizeHint:
     min_size: int = 1
     max_size: int | None = None
 
+    def nearest(self, size: int) -> int:
+        """The expected size that is nearest to a size."""
+        return max(self.min_size, size if self.max_size is None else min(size, self.max_size))
+
 
 def _hinted_size(subject: str, options: Mapping[str, Any]) -> tuple[Size, SizeHint]:
     unknown = [name for name in options if name not in ("name", "min_size", "max_size")]

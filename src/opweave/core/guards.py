@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import MappingProxyType
 from typing import TypeVar
 
 from ..support.errors import ValidationError, caller_line
@@ -67,8 +68,10 @@ class Guards:
 
     is_of_run = True
 
-    def __init__(self, sizes: Mapping[str, int]) -> None:
+    def __init__(self, sizes: Mapping[str, int], typical: Mapping[str, int] = MappingProxyType({})) -> None:
         self.sizes = sizes
+        self.typical = {**sizes, **typical}
+        """The sizes of estimates: those of the run, unless others are `typical`."""
         self.answers: dict[Condition, bool] = {}
         self.lines: dict[Size, str] = {}
         """The lines of users that asked for the numbers of sizes, as ends of messages."""
@@ -91,12 +94,26 @@ class Guards:
                 self.lines[size] = caller_line()
         return number
 
+    def ratio_to(self, sizes: Mapping[str, int]) -> float:
+        """The largest ratio between a size and its estimate.
+
+        >>> Guards({"n": 8, "m": 3}).ratio_to({"n": 2, "m": 6})
+        4.0
+        """
+        return largest_ratio(self.typical, sizes)
+
     def hold(self, sizes: Mapping[str, int]) -> bool:
         """Whether all comparisons have the same answers for other sizes. A formula that divides by 0 has none."""
         try:
             return all(_holds(condition, sizes) is answer for condition, answer in self.answers.items())
         except (ArithmeticError, ValidationError):
             return False
+
+
+def largest_ratio(one: Mapping[str, int], other: Mapping[str, int]) -> float:
+    """The largest ratio between sizes of the same name; 1 without names."""
+    pairs = [(max(1, one[name]), max(1, size)) for name, size in other.items() if name in one]
+    return max((max(pair) / min(pair) for pair in pairs), default=1.0)
 
 
 def _holds(condition: Condition, sizes: Mapping[str, int]) -> bool:
@@ -147,11 +164,13 @@ def without_deciding() -> AbstractContextManager[None]:
 
 def _typical_sizes() -> Mapping[str, int]:
     scope = current_scope.get()
-    return scope.sizes if isinstance(scope, (Guards, _NoAnswers)) else {}
+    if isinstance(scope, Guards):
+        return scope.typical
+    return scope.sizes if isinstance(scope, _NoAnswers) else {}
 
 
 def estimate(dimension: Dimension) -> int:
-    """A dimension for the sizes of the first run, on which only speed may depend: no answer is recorded.
+    """A dimension for the sizes of the first run, or those of hints, on which only speed may depend: no answer is recorded.
 
     >>> with Guards({"n": 8}).deciding():
     ...     estimate(Size("n") + 1)

@@ -58,6 +58,11 @@ def _explain_versions(graph: MLGraph, state: DynamicGraphState) -> str:
         lines.append(f"compiled for each size of {needed}: {operation} has kernels for numbers only")
     for operation, needed in _by_operation(state.numbers_preferred).items():
         lines.append(f"compiled for some sizes of {needed} alone: {operation} has other kernels for these numbers")
+    if state.tailored:
+        lines.append(
+            f"kernels chosen for {'; '.join(map(sizes_text, state.chosen_sizes()))}: "
+            f"{count_of(state.tailored, 'program')} compiled in the background"
+        )
     if state.refusal:
         lines.append(f"compiled for numbers where formulas of sizes do not hold: {state.refusal}")
     return "\n".join([*lines, *_lines(versions[-1].check_alive(), versions[-1])])

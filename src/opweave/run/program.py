@@ -263,6 +263,21 @@ class Program:
         """Compiled parts that no cache has, as `Runner.export` returns them."""
         return [part for step in self.steps if step.part is not None for part in step.part.runner.export()]
 
+    def has_kernels_of(self, other: Program) -> bool:
+        """Whether a program that was compiled for the same graph, with other estimates of sizes, has the same kernels."""
+        pairs = self._runners_beside(other)
+        return pairs is not None and all(runner.has_kernels_of(twin) for runner, twin in pairs)
+
+    def share_memory(self, other: Program) -> None:
+        """Use the intermediates of a program that was compiled for the same graph, where both have the same parts."""
+        for runner, twin in self._runners_beside(other) or ():
+            runner.share_memory(twin)
+
+    def _runners_beside(self, other: Program) -> list[tuple[Runner, Runner]] | None:
+        """The runners of both programs in pairs; None if they have different parts."""
+        runners, twins = ([step.part.runner for step in program.steps if step.part] for program in (self, other))
+        return list(zip(runners, twins, strict=True)) if len(runners) == len(twins) else None
+
     # Properties --------------------------------------------------------------------------------------------------------
 
     @property

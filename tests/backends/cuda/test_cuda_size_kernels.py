@@ -6,6 +6,7 @@ Nothing is compiled or run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ import opweave as ow
 from opweave import composites as c
 from opweave.backends.cuda import backend, compiler
 from opweave.backends.cuda.driver import CudaFunction
+from opweave.context import graph_state
 from opweave.context.graph import state_of
 from opweave.core.size_values import values_at
 from opweave.expr.gpu import GpuKernel
+from opweave.support.background import background
 
 
 class IdleDriver(CpuDriver):
@@ -124,7 +127,7 @@ def test_kernels_are_those_of_the_first_sizes(context: ow.MLContext, name: str) 
     make, sizes = CASES[name]
     for numbers in sizes:
         graph = _version_at(build(context, make, "float32"), numbers)
-        expected = _launches(build(context, make, "float32", {"n": 1, "m": 1} | numbers))
+        expected = _launches(build(context, make, "float32", {"n": 1, "m": 1, **numbers}))
         assert _launches(graph) == expected, numbers
 
 
@@ -133,3 +136,74 @@ def _version_at(graph: ow.MLGraph, numbers: Mapping[str, int]) -> ow.MLGraph:
     shapes = {name: values_at(desc.shape, {"n": 1, "m": 1, **numbers}) for name, desc in graph.inputs.items()}
     state_of(graph).version_for("compute", shapes)  # type: ignore[attr-defined]
     return graph
+
+
+@pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
+@pytest.mark.parametrize(("name", "programs"), [("decoder", 3), ("grouped attention", 2), ("encoder", 1)])
+def test_lengths_take_few_programs(
+    context: ow.MLContext, monkeypatch: pytest.MonkeyPatch, name: str, programs: int
+) -> None:
+    """A text without a past, and a single token of a decoder without a cache in one operation, have programs of their own."""
+    monkeypatch.setattr(graph_state, "FAR", inf)
+    make, _ = CASES[name]
+    graph = build(context, make, "float32")
+    lengths = [(20, 0), (1, 20), (1, 21), (1, 500), (7, 501), (33, 508), (5, 0), (300, 0), (16, 301), (1, 3000)]
+    for n, m in lengths if name != "encoder" else [(n, 1) for n in (20, 3, 64, 100, 500, 1000)]:
+        _version_at(graph, {"n": n, "m": m})
+    assert len(state_of(graph)._open) == programs  # type: ignore[attr-defined]
+
+
+def _tiles(graph: ow.MLGraph) -> list[Any]:
+    return [(comment, *rest) for comment, _, *rest in _launches(graph)]
+
+
+@pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
+def test_sizes_far_from_the_first_get_kernels_in_the_background(context: ow.MLContext) -> None:
+    make, _ = CASES["one product"]
+    graph = build(context, make, "float32")
+    state = state_of(graph)
+    expected = {n: _launches(build(context, make, "float32", {"n": n})) for n in (40, 1000)}
+    first = _launches(_version_at(graph, {"n": 40}))
+    before = _launches(_version_at(graph, {"n": 1000}))
+    background.wait()
+    assert state.tailored == 1  # type: ignore[attr-defined]
+    after = _launches(_version_at(graph, {"n": 1000}))
+    assert first == expected[40]
+    assert before != after == expected[1000]
+    assert _launches(_version_at(graph, {"n": 40})) == first
+    assert "kernels chosen for n = 40; n = 1000: 1 program compiled in the background" in graph.explain()
+    near = _tiles(_version_at(graph, {"n": 600}))
+    background.wait()
+    assert near == _tiles(_version_at(graph, {"n": 600}))
+    assert state.tailored == 1  # type: ignore[attr-defined]
+
+
+def test_equal_kernels_are_no_variant(context: ow.MLContext) -> None:
+    graph = build(context, lambda b, x, n, m: b.softmax(x(64, n, 512), 2), "float32")
+    for n in (800, 8000):
+        _version_at(graph, {"n": n})
+        background.wait()
+    state = state_of(graph)
+    assert (state.tailored, len(state._open), len(state._open[0].similar)) == (0, 1, 1)  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
+def test_kernels_are_chosen_within_hints(context: ow.MLContext) -> None:
+    """The first size is below the bounds, the last one above: kernels are those of the bounds."""
+    make, _ = CASES["one product"]
+
+    def graph_of(size: Any) -> ow.MLGraph:
+        builder = ow.MLGraphBuilder(context)
+
+        def x(*shape: Any) -> Any:
+            return builder.input("x0", "float32", [size, 1024])
+
+        x.data_type = "float32"  # type: ignore[attr-defined]
+        return builder.build({"y": make(builder, x, size, 1)})
+
+    graph = graph_of({"name": "n", "min_size": 400, "max_size": 500})
+    low = _tiles(_version_at(graph, {"n": 40}))
+    high = _tiles(_version_at(graph, {"n": 5000}))
+    background.wait()
+    assert low == high == _tiles(graph_of(400)) != _tiles(graph_of(40))
+    assert state_of(graph).tailored == 0  # type: ignore[attr-defined]

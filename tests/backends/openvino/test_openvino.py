@@ -507,7 +507,7 @@ def test_cpu_context_does_not_load_plugins(monkeypatch: pytest.MonkeyPatch) -> N
 THREADS = """
 import os, sys, time
 import numpy as np, onnx, onnx.helper as h, onnx.numpy_helper as n, opweave as ow
-from opweave.lazy.background import background
+from opweave.support.background import background
 threads = lambda: len(os.listdir("/proc/self/task"))
 
 context = ow.ml.create_context(backend="openvino", device="cpu")

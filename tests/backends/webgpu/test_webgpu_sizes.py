@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,9 @@ from support.webgpu_kernels import engine_of, kernels_of
 
 import opweave as ow
 from opweave.backends.gpu.contraction import tiled, tiles
+from opweave.context import graph_state
 from opweave.context.graph import program_of, state_of
+from opweave.support.background import background
 
 pytest.importorskip("wgpu", reason="wgpu is not installed")
 
@@ -38,6 +41,12 @@ ALL = {**EXACT, **CLOSE, **PRODUCTS, **CONVOLUTIONS, **ATTENTION, **STAGED}
 LEVELS = "top_k of chunks"
 """A case whose number of kernels grows with its size."""
 REFERENCE = ow.ml.create_context(device="reference", drafts=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_variants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled in the background, so that tests count what new sizes need."""
+    monkeypatch.setattr(graph_state, "FAR", inf)
 
 
 @pytest.fixture
@@ -399,3 +408,24 @@ def test_tensors_and_several_versions(context: ow.MLContext) -> None:
         for inputs, output, expected in bound:
             context.dispatch(graph, inputs, {"y0": output})
             np.testing.assert_array_equal(context.read_tensor(output), expected)
+
+
+def test_variants_are_used_once_they_are_ready(context: ow.MLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes far from the first get kernels in the background; results stay those of the reference, in all tensors."""
+    monkeypatch.setattr(graph_state, "FAR", 4)
+    make = lambda b, x, n, m: b.softmax(b.matmul(x(n, 40), weights(b, x, 40, 30)).relu(), 0)  # noqa: E731
+    graph = build(context, make, "float32")
+    state, variants = state_of(graph), []
+    for n in (20, 50, 2000, 2000, 20, 1500, 5):
+        arrays = arrays_for(graph, {"n": n})
+        x = context.create_tensor("float32", [n, 40], writable=True)
+        y = context.create_tensor("float32", [n, 30], readable=True)
+        context.write_tensor(x, arrays["x0"])
+        expected = REFERENCE.compute(build(REFERENCE, make, "float32", {"n": n}), arrays)["y0"]
+        for _ in range(2):
+            context.dispatch(graph, {"x0": x}, {"y0": y})
+            np.testing.assert_allclose(context.read_tensor(y), expected, 1e-4, 1e-6)
+            background.wait()
+        variants.append(state.tailored)  # type: ignore[attr-defined]
+    assert variants == [0, 0, 1, 1, 1, 1, 1]
+    graph.destroy()

@@ -108,7 +108,7 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
             for argument in kernel.arguments or range(len(places))
         )
         if step.numbers:
-            numbers = np.array(step.numbers, np.int32)
+            numbers = np.array(step.numbers, np.int64).astype(np.int32)  # multipliers are 32 bits without a sign
             # NVRTC's kernels take a struct, Triton's take arguments.
             arguments += tuple(n.tobytes() for n in numbers) if kernel.compiler == "triton" else (numbers.tobytes(),)
         return DriverLaunch(self._functions[number], kernel.workgroups, arguments, kernel.starts_early)

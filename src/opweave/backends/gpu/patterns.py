@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...core.graph import Graph, Node, Operand
+from ...core.guards import estimate
 from ...core.sizes import is_same_shape, is_static
 from ...expr import Traced, where
 from ...expr.gpu import Features
@@ -110,7 +111,7 @@ class AttentionMatch:
         """
         if max(self.query.shape[-1], self.value.shape[-1]) > MAX_SIZE:
             return False
-        if self.operations <= MAX_OPERATIONS:
+        if estimate(self.operations) <= MAX_OPERATIONS:
             return True
         operands = (self.query, self.key, self.value, *self.operands)
         problem = self.problem(*(of_input(Input(k, operand.desc)) for k, operand in enumerate(operands)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from statistics import median
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ...core.graph import Graph, Node
 from ...core.sizes import is_static
@@ -77,6 +77,13 @@ class GpuKernelRunner(Runner, Generic[Bound]):
         self.steps, self._has_names = [steps[step] for step in self.steps], False
         self._plan_intermediates()
         self.begin_version(sizes)
+
+    def has_kernels_of(self, other: Runner) -> bool:
+        return isinstance(other, GpuKernelRunner) and _kernels_of(self) == _kernels_of(other)
+
+    def share_memory(self, other: Runner) -> None:
+        if isinstance(other, GpuKernelRunner) and other.engine is self.engine:
+            self.arenas = other.arenas
 
     @abstractmethod
     def begin_version(self, sizes: Mapping[str, int]) -> None:
@@ -257,6 +264,12 @@ class MeasuredGpuRunner(Measured, Generic[Bound]):
 
     def finish(self) -> list[KernelTime]:
         return self.plain.kernel_times(self.times)
+
+
+def _kernels_of(runner: GpuKernelRunner[Any]) -> list[tuple[Any, ...]]:
+    """The kernels in order, with their sizes and launches as formulas."""
+    kernels = (step.kernel for step in runner.steps)
+    return [(kernel.key, str(kernel.workgroups), str(kernel.sizes), kernel.starts_early) for kernel in kernels]
 
 
 def _has_names(step: KernelStep) -> bool:

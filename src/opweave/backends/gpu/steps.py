@@ -16,6 +16,7 @@ from ...expr import gpu, ir
 from ...expr.array import Traced, as_array
 from ...expr.evaluate import evaluate
 from ...expr.gpu import Features, GpuKernel, KernelProgram
+from ...expr.gpu.kernel import divisor_values
 from ...expr.ir import Formula, Input, Output, Stored
 from ...expr.simplify import simplify
 from ...expr.tracing import make_formula, of_input
@@ -59,7 +60,8 @@ class KernelStep:
 
     `copies` is (input, output) if the kernel only copies an input that later kernels update. The kernel is skipped if both
     share memory. `program` is the formula of a kernel that computes an expression without sizes. `numbers` are the values of
-    the kernel's `sizes`. `titles` has other titles for the nodes that the kernel's title names: equal layers share kernels.
+    the kernel's `sizes` and `divisors`. `titles` has other titles for the nodes that the kernel's title names: equal layers
+    share kernels.
     """
 
     kernel: GpuKernel
@@ -89,6 +91,7 @@ class KernelStep:
         copies = self.copies and (places[self.copies[0]], places[self.copies[1]])
         bound = tuple([places[place] for place in self.places])
         numbers = values_at(kernel.sizes, sizes)
+        numbers += tuple(value for k in kernel.divisors for value in divisor_values(max(1, numbers[k])))
         return replace(self, kernel=kernel, places=bound, copies=copies, numbers=numbers)
 
 

@@ -385,9 +385,9 @@ class Block:
             within = size_of(axes[last + 1 :])
             size = size_of(axes[first : last + 1])
             is_last = is_same_size(within, 1)
-            text = text if is_last else f"{text} / {self.module.unsigned(within)}"
+            text = text if is_last else f"{text} / {self.module.divisor(within)}"
             if first > 0:
-                text = f"{text if is_last else f'({text})'} % {self.module.unsigned(size)}"
+                text = f"{text if is_last else f'({text})'} % {self.module.divisor(size)}"
             numbers = [grid.letter + grid.axes.index(axis) for axis in axes[first : last + 1]]
             name = self._unique(grid.prefix + "".join(map(letter, numbers)))
             scope.lines.append(f"let {name} = i32({text});")

@@ -100,6 +100,7 @@ class Cuda(Dialect):
     wraps = False
     is_lazy = True
     casts_halves = True
+    multiplies = True
     unrolling = "#pragma unroll {}"
     warp = 32
     kept = 8
@@ -136,10 +137,26 @@ class Cuda(Dialect):
         constants = [f"constexpr {c.type} {c.name} = {c.value};" for c in source.constants]
         head = f'extern "C" __global__ void {_bounds(entry.invocations)} {self.entry_point}({", ".join(parameters)}) {{'
         kernel = f"{head}\n{statements([*lines, *entry.lines])}}}"
-        sizes = f"struct Sizes {{ i32 {', '.join(source.sizes)}; }};" if source.sizes else ""
+        sizes = _sizes(source.sizes, source.divisors) if source.sizes else ""
         declared = [*source.library, "\n".join(constants), sizes, kernel]
         comments = [_comment(line) for line in source.comments]
         return "\n".join([*comments, PRELUDE, *(f"{text}\n" for text in declared if text), "}  // namespace opweave\n"])
+
+
+DIVISOR = """
+// A positive number by which numbers below 2**31 are divided: n / value == n * multiplier >> shift.
+struct Divisor { u32 value, multiplier, shift; };
+inline u32 operator/(u32 n, Divisor d) { return u32(u64(n) * d.multiplier >> d.shift); }
+inline u32 operator%(u32 n, Divisor d) { return n - n / d * d.value; }
+""".lstrip()
+"""Division of integers takes about 20 instructions."""
+
+
+def _sizes(sizes: Sequence[str], divisors: Sequence[str]) -> str:
+    members = f"i32 {', '.join(sizes)};"
+    if not divisors:
+        return f"struct Sizes {{ {members} }};"
+    return f"{DIVISOR}\nstruct Sizes {{ {members} Divisor {', '.join(divisors)}; }};"
 
 
 def _bounds(invocations: int) -> str:

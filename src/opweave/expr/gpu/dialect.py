@@ -77,6 +77,10 @@ Part: TypeAlias = DialectFunction | Variable | KernelEntry
 """A part of a module after its declarations: a function, memory of the workgroup, or the entry point, which is the last."""
 
 
+SIZE_PREFIX, DIVISOR_PREFIX = "sizes.n", "sizes.d"
+"""The names of parameters: those of numbers, and those with multipliers, which have the index of the number."""
+
+
 @dataclass(frozen=True, slots=True)
 class DialectSource:
     """A module, before it is printed; `comments` precede it.
@@ -87,6 +91,7 @@ class DialectSource:
         parts: functions, further memory of the workgroup, and the entry point.
         starts_early: whether the kernel may start before the previous one ends.
         sizes: names of the kernel's i32 parameters, the members of the struct `sizes`. The struct has the last binding.
+        divisors: further members, with multipliers, if the language `multiplies`.
     """
 
     comments: Sequence[str]
@@ -97,6 +102,7 @@ class DialectSource:
     parts: Sequence[Part]
     starts_early: bool = False
     sizes: Sequence[str] = ()
+    divisors: Sequence[str] = ()
 
     @property
     def entry(self) -> KernelEntry:
@@ -130,6 +136,7 @@ class Dialect(DialectLibrary):
     """A language of kernels.
 
     Attributes:
+        multiplies: whether kernels divide by sizes with multipliers, which follow the sizes in the parameters.
         has_bytes: whether buffers can have elements of 8 bits; otherwise a word holds four elements.
         wraps: whether arithmetic of signed integers wraps around; otherwise the functions `wrapped_*` wrap around.
         is_lazy: whether `select` evaluates only the chosen value. Loads that are known to be in bounds then precede
@@ -145,6 +152,7 @@ class Dialect(DialectLibrary):
 
     name: str
     entry_point: str
+    multiplies: bool = False
     has_bytes: bool = False
     wraps: bool = True
     is_lazy: bool = False
@@ -165,6 +173,12 @@ class Dialect(DialectLibrary):
     def unroll_hint(self, count: int) -> list[str]:
         """The hint before a loop to unroll `count` iterations; none if the language has no such hint."""
         return [self.unrolling.format(count)] if self.unrolling else []
+
+    def divisor(self, parameter: str) -> str:
+        """The text by which kernels divide a u32 below 2**31, for the parameter of a positive size."""
+        if self.multiplies and parameter.startswith(SIZE_PREFIX):
+            return DIVISOR_PREFIX + parameter.removeprefix(SIZE_PREFIX)
+        return f"u32({parameter})"
 
     def loop(self, head: str, lines: Sequence[str]) -> list[str]:
         """A block whose first line is `head`. Short loops are unrolled, so that several loads are in flight."""

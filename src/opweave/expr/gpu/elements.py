@@ -162,7 +162,7 @@ def function(node: Call, parts: Sequence[str], dialect: Dialect) -> str:
     if node.type == "index" and node.name in ("floor_div", "mod"):
         span = bounds(node.parts[0])
         if isinstance(divisor, Const) and lower_bound(divisor.value) >= 1 and span and lower_bound(span[0]) >= 0:
-            unsigned = f"u32({parts[1]})" if isinstance(divisor.value, Size) else f"{divisor.value}u"
+            unsigned = dialect.divisor(parts[1]) if isinstance(divisor.value, Size) else f"{divisor.value}u"
             return f"i32(u32({parts[0]}) {'/' if node.name == 'floor_div' else '%'} {unsigned})"
     return call(node.name, node.parts[-1].type, parts, dialect)
 

@@ -109,6 +109,7 @@ class GpuKernel:
         starts_early: whether it may start before the previous kernel ends, for which it waits by `Dialect.await_previous`.
         sizes: its parameters: sizes that are known only when the graph runs. It takes their numbers as i32 behind the
             bindings: in WGSL as a uniform buffer, in CUDA as a struct. `workgroups` may have sizes, too.
+        divisors: indices of the sizes by which the kernel divides with multipliers, whose `divisor_values` follow the numbers.
     """
 
     title: str
@@ -125,6 +126,7 @@ class GpuKernel:
     arguments: tuple[int | bytes, ...] = ()
     starts_early: bool = False
     sizes: tuple[Size, ...] = ()
+    divisors: tuple[int, ...] = ()
 
     @property
     def key(self) -> Hashable:
@@ -134,6 +136,20 @@ class GpuKernel:
     def block(self) -> tuple[int, int, int]:
         x, y, z = (*self.invocations, 1, 1)[:3]
         return x, y, z
+
+
+def divisor_values(divisor: int) -> tuple[int, int, int]:
+    """A positive number, a multiplier and a shift: n // divisor == n * multiplier >> shift for each n below 2**31.
+
+    T. Granlund, P. L. Montgomery: Division by invariant integers using multiplication (1994),
+    https://doi.org/10.1145/178243.178249
+
+    >>> divisor, multiplier, shift = divisor_values(7)
+    >>> [n * multiplier >> shift for n in (0, 6, 7, 2**31 - 1)] == [0, 0, 1, (2**31 - 1) // 7]
+    True
+    """
+    shift = 31 + (divisor - 1).bit_length()
+    return divisor, (1 << shift) // divisor + 1, shift
 
 
 class KernelProgram(ABC):

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from ...core.sizes import Dimension, Size
 from ..ir import Input, Stored, Type
 from . import mathematics
-from .dialect import IDS, BufferBinding, Dialect, DialectSource, KernelEntry, Part, Variable
+from .dialect import (
+    DIVISOR_PREFIX,
+    IDS,
+    SIZE_PREFIX,
+    BufferBinding,
+    Dialect,
+    DialectSource,
+    KernelEntry,
+    Part,
+    Variable,
+)
 from .elements import cast
 from .kernel import Buffer, Features, GpuKernel
 from .types import HALVES, TypeLayout, bits, computed_type, is_plain, layout, literal, unpack
@@ -18,6 +29,7 @@ class GpuModule:
     """A module under construction: the declared buffers in order, and for each, whether it is written.
 
     `sizes` are the parameters of the kernel: the sizes that it needs, with the texts of their values, in order of use.
+    `divisors` are the indices of those that the text divides by with multipliers.
     """
 
     def __init__(self, features: Features) -> None:
@@ -28,6 +40,7 @@ class GpuModule:
         self.atomic: set[Buffer] = set()
         self.shared: list[Variable] = []
         self.sizes: dict[Size, str] = {}
+        self.divisors: tuple[int, ...] = ()
         self._constants: dict[tuple[str, str], str] = {}
 
     @property
@@ -81,7 +94,11 @@ class GpuModule:
         if not isinstance(value, Size):
             return str(value)
         # Parameters are numbered in order of use: kernels that differ only in the names of sizes have equal text.
-        return self.sizes.setdefault(value, f"sizes.n{len(self.sizes)}")
+        return self.sizes.setdefault(value, f"{SIZE_PREFIX}{len(self.sizes)}")
+
+    def divisor(self, value: Dimension) -> str:
+        """Generate a positive number that divides a u32 below 2**31."""
+        return self.dialect.divisor(self.number(value)) if isinstance(value, Size) else f"{value}u"
 
     def unsigned(self, value: Dimension) -> str:
         """Generate a number that is not negative, as a u32."""
@@ -128,7 +145,10 @@ class GpuModule:
         types = [buffer.element for buffer in buffers]
         words = mathematics.words("\n".join([*types, *lines, *library]))
         members = [f"n{k}" for k in range(len(self.sizes))]
-        fields = (comments, buffers, constants, self.shared, library, parts, starts_early, members)
+        used = {int(number) for line in lines for number in re.findall(rf"\b{re.escape(DIVISOR_PREFIX)}(\d+)", line)}
+        self.divisors = tuple(sorted(used))
+        divisors = [f"d{k}" for k in self.divisors]
+        fields = (comments, buffers, constants, self.shared, library, parts, starts_early, members, divisors)
         return self.dialect.module(DialectSource(*fields), words)
 
     def kernel(
@@ -144,7 +164,8 @@ class GpuModule:
         source = self.text(comments, [self.entry(body, workgroup_size)], starts_early=is_early)
         bindings, writes, name = tuple(self.bindings), tuple(self.writes), self.dialect.entry_point
         fields = (title, source, bindings, writes, workgroups, name)
-        return GpuKernel(*fields, invocations=workgroup_size, starts_early=is_early, sizes=tuple(self.sizes))
+        sizes, divisors = tuple(self.sizes), self.divisors
+        return GpuKernel(*fields, invocations=workgroup_size, starts_early=is_early, sizes=sizes, divisors=divisors)
 
     def replace(self, target: Buffer, flat: str, pattern: str) -> list[str]:
         """Statements that atomically replace a packed element, in a word whose other elements other invocations write.

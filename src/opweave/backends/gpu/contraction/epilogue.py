@@ -260,4 +260,5 @@ def assemble(
         invocations=size,
         starts_early=is_early,
         sizes=tuple(module.sizes),
+        divisors=module.divisors,
     )

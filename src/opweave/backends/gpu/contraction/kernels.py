@@ -77,8 +77,9 @@ class Contraction:
 
     @property
     def parts(self) -> Dimension:
-        """The number of parts of a sum. Sizes with names have as many programs as the sizes of the first run, at most."""
-        return parts_for(self.problem, self.tile, self.splits) if self.has_names else self.splits
+        """The number of parts of a sum, which depends on sizes with names."""
+        units = self.features.units
+        return parts_for(self.problem, self.tile, self.splits, units) if self.has_names else self.splits
 
     @property
     def typical(self) -> Problem:

@@ -70,8 +70,9 @@ def suits(problem: Problem, features: Features) -> bool:
     if isinstance(image, ProblemWindow) and image.transposed and max(image.strides) > 1:
         return False  # unless `divide_by_phases` was applied
     types = {data_type_of(side) for side in (problem.left, problem.right)}
-    small = any(size < MIN_LINES for size in (problem.rows, problem.columns, problem.terms))
-    products = problem.stacks * problem.rows * problem.columns * problem.terms
+    stacks, rows, columns, count = map(estimate, (problem.stacks, problem.rows, problem.columns, problem.terms))
+    small = any(size < MIN_LINES for size in (rows, columns, count))
+    products = stacks * rows * columns * count
     return not small and products >= MIN_PRODUCTS and types in ({"float32"}, {"float16"})
 
 

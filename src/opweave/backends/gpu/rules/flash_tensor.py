@@ -51,8 +51,8 @@ def suits(problem: AttentionSizes, features: Features) -> bool:
     """Whether attention is worth a kernel for tensor cores."""
     if features.tensor_cores is None or max(problem.size, problem.values) > MAX_SIZE:
         return False
-    scores = problem.batches * problem.heads * problem.queries * problem.keys
-    small = any(size < MIN_LINES for size in (problem.queries, problem.keys))
+    scores = estimate(problem.batches * problem.heads * problem.queries * problem.keys)
+    small = any(estimate(size) < MIN_LINES for size in (problem.queries, problem.keys))
     return not small and scores * (problem.size + problem.values) >= MIN_PRODUCTS
 
 
