@@ -153,6 +153,8 @@ def compile(
 
     if output.suffix.lower() != SUFFIX:
         raise BadParameter(f"the name of the file to write must end in {SUFFIX}, got {output}")
+    if layout not in ("plain", "device"):
+        raise BadParameter(f"--layout must be plain or device, got {layout}")
     if is_program(model):
         graph = open_program(model, fix_shapes, limit, device, precision).fixed_graph()
     else:
@@ -166,7 +168,7 @@ def compile(
         graph = convert(source, context, arguments, takes_names=True, combinations=combinations)
     for text in shapes or []:
         state_of(graph).version_for("compile", _shapes_for(graph, text))
-    graph.save(output, layout=layout)
+    graph.save(output, layout=layout)  # type: ignore[arg-type]  # checked above
     console.print(f"wrote {output}, {size(output.stat().st_size)}: {graph!r}", soft_wrap=True)
 
 

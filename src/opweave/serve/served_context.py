@@ -248,7 +248,7 @@ class ServedContext:
         return self._describe(graph)
 
     def _describe(self, graph: MLGraph) -> Answer:
-        """What JavaScript has to know of a graph."""
+        """The descriptors and the devices of a graph, for JavaScript."""
         described = {
             side: {name: descriptor_of(desc) for name, desc in descs.items()}
             for side, descs in (("inputs", graph.inputs), ("outputs", graph.outputs))
