@@ -65,7 +65,7 @@ def decompose(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def _with_numbers(leaf: Any, value: Any) -> Any:
-    """What stands for a value while a call is traced: without symbols of values, where the value has none."""
+    """The stand-in for a value while a call is traced: without symbols of values, where the value has none."""
     if not isinstance(leaf, _SYMBOLIC) or not free_unbacked_symbols(leaf):
         return leaf
     if not isinstance(leaf, torch.Tensor):
