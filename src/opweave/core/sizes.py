@@ -13,7 +13,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from fractions import Fraction
 from functools import lru_cache
 from itertools import count
 from math import ceil, floor, gcd, inf, isinf
@@ -768,6 +767,8 @@ def linear_interval(size: Size) -> Interval:
     >>> linear_interval(n - 2 * (n // 2)), linear_interval(3 * ((n + 2) // 3) - n)
     ((0, 1), (0.0, 2.0))
     """
+    from fractions import Fraction  # few graphs have such quotients
+
     low, high = interval(size)
     terms: dict[tuple[Factor, ...], Any] = dict(size.terms)
     rest_low: Any = 0
