@@ -144,7 +144,7 @@ def test_warmup_says_what_has_no_room() -> None:
     session = ow.InferenceSession(product(), specialise="recurring", program_bytes=0)
     (way,) = session.warmup({"x": [2, 3]}).values()
     assert way == UNCOMPILED  # the session compiles no shapes, which shapes() says
-    assert "larger than program_bytes" in session.explain() or "program_bytes" in session.explain()
+    assert "program_bytes" in session.explain()
     always = ow.InferenceSession(product(), specialise="always", program_bytes=1)
     ways = always.warmup([{"x": [rows, 3]} for rows in (1, 2, 3)])
     dropped = "compiled, and dropped for other shapes: program_bytes has no room for all"

@@ -197,6 +197,11 @@ CHANGES: dict[str, Callable[[list[Any]], object]] = {
     "no entry": lambda variants: variants.append(3),
     "no answers": lambda variants: variants[0].pop("answers"),
     "more names": lambda variants: variants[0].update(more=1),
+    "a size of no input": lambda variants: (
+        variants[0]["sizes"].update(m=3),
+        variants[0]["answers"].append(["zero", {"size": [[[["name", "m"]], 1]]}, False]),
+    ),
+    "sizes of other names": lambda variants: variants[0].update(sizes={"m": 3}, answers=[]),
     "sizes no dictionary": lambda variants: variants[0].update(sizes=[1]),
     "no size": lambda variants: variants[0]["sizes"].pop("width"),
     "no sizes": lambda variants: variants[0]["sizes"].clear(),

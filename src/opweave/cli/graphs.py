@@ -148,13 +148,14 @@ def compile(
     `opweave run` and `MLContext.load` load the file, without the packages that the model needs. Dynamic dimensions keep their
     names, unless --fix-shapes fixes them; with --shapes, the file also has what is compiled for these sizes.
     """
+    from ..saved.api import LAYOUTS
     from .inputs import limits, sizes
     from .programs import is_program
 
     if output.suffix.lower() != SUFFIX:
         raise BadParameter(f"the name of the file to write must end in {SUFFIX}, got {output}")
-    if layout not in ("plain", "device"):
-        raise BadParameter(f"--layout must be plain or device, got {layout}")
+    if layout not in LAYOUTS:
+        raise BadParameter(f"--layout must be {' or '.join(LAYOUTS)}, got {layout}")
     if is_program(model):
         graph = open_program(model, fix_shapes, limit, device, precision).fixed_graph()
     else:

@@ -375,6 +375,7 @@ def build_variants(variants: Sequence[tuple[Mapping[str, MLOperand], Guards]], f
     >>> [context.compute(graph, {"x": np.float32([-1] * count)})["y"][0].item() for count in (6, 7)]
     [1.0, 0.0]
     """
+    from ..core.size_values import variables_in
     from ..core.specialise import check_sizes
 
     is_output = all(
@@ -383,21 +384,36 @@ def build_variants(variants: Sequence[tuple[Mapping[str, MLOperand], Guards]], f
     require(len(variants) > 0 and is_output, "outputs must be results of operations, one at least")
     graphs = [Graph.reaching(outputs) for outputs, _ in variants]
     first = graphs[0]
-    for graph in graphs:
+    for graph, (_, guards) in zip(graphs, variants, strict=True):
         check_sizes(graph)
+        names = variables_in(tuple(operand.shape for operand in graph.inputs.values()))
+        try:
+            guards.hold({name: guards.sizes[name] for name in names})  # a run has no other sizes
+        except KeyError as error:
+            raise ValidationError(
+                f"the answers are for the sizes {dict(guards.sizes)}, and the inputs {list(graph.inputs)} have "
+                f"{sorted(map(str, names))}: {error.args[0]!r} is missing"
+            ) from None
         is_same = [*graph.inputs] == [*first.inputs] and [*graph.outputs] == [*first.outputs]
         for name in first.inputs if is_same else ():
             is_same &= graph.inputs[name].desc == first.inputs[name].desc
         for name in first.outputs if is_same else ():
             one, other = graph.outputs[name].desc, first.outputs[name].desc
             is_same &= one.data_type == other.data_type and one.rank == other.rank
-        require(is_same, "inputs and outputs must be the same for all sizes")
+        require(is_same, f"inputs and outputs must be the same for all sizes, got {_ends(first)} and {_ends(graph)}")
     builders: list[Any] = [next(iter(outputs.values())).builder for outputs, _ in variants]
     context = builders[0].context
     for builder in builders:
         builder.close()
     guarded = [GraphVariant(graph, guards) for graph, (_, guards) in zip(graphs, variants, strict=True)]
     return MLGraph(context, first, partial(_compile, ref(context), fuse, "auto"), fuse, guarded)
+
+
+def _ends(graph: Graph) -> str:
+    """The inputs and outputs of a graph, for messages."""
+    return ", ".join(
+        f"{name} {operand.desc}" for side in (graph.inputs, graph.outputs) for name, operand in side.items()
+    )
 
 
 def _compile(context_of: Callable[[], MLContext | None], fuse: bool, fallback: Fallback, graph: Graph) -> Program:

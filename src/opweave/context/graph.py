@@ -315,8 +315,9 @@ def graph_for_all_sizes(graph: MLGraph, subject: str) -> Graph:
         InvalidStateError: as for `program_of`.
         NotSupportedError: the graph has other operations for other sizes.
     """
+    variants = variants_of(graph)  # before the graph: `destroy` drops the variants last
     recorded = recorded_graph(graph)
-    if len(variants := variants_of(graph)) > 0:
+    if variants:
         raise NotSupportedError(
             f"{subject}: the operations of the graph depend on the sizes, since it was converted for "
             f"{len(variants)} combinations of shapes; pass input_shapes"

@@ -47,11 +47,11 @@ def writer_of(graph: MLGraph, key: str = "", is_exported: bool = False) -> Conta
         key: the key of `MLContext.save_graph`, if it has one.
         is_exported: whether the file has compiled models with their weights, too.
     """
+    variants = variants_of(graph)  # before the graph: `destroy` drops the variants last
     recorded, state = recorded_graph(graph), state_of(graph)
     writer = ContainerWriter()
     graphs = GraphWriter(writer)
     builder: Any = next(iter(recorded.outputs.values())).builder
-    variants = variants_of(graph)
     encoded = [{"graph": graphs.encode(item.graph), **encode_guards(item.guards)} for item in variants]
     manifest: dict[str, Any] = {
         "opweave": __version__,
@@ -122,22 +122,24 @@ def _build(
         builder.size_hints = hints
         return builder, reader.decode(entry, builder, _add_input)
 
+    has_variants, variants = "variants" in manifest, []
     try:
-        if "variants" not in manifest:
+        if not has_variants:
             builder, outputs = outputs_of(manifest["graph"])
-            check(outputs)
-            return builder.build(outputs, fuse=manifest["fuse"])
-        variants = []
-        for entry in manifest["variants"]:
+        for entry in manifest["variants"] if has_variants else ():
             guards = decode_guards(entry)
             with guards.deciding():  # as when the graph was converted
                 _, outputs = outputs_of(entry["graph"])
-            check(outputs)
             variants.append((outputs, guards))
     except (RecursionError, OverflowError) as error:
         raise Damaged(f"its values are too deep or too large: {error}") from None
     except (KeyError, ZeroDivisionError) as error:
         raise Damaged(f"a size has no number: {error}") from None
+    if not has_variants:
+        check(outputs)
+        return builder.build(outputs, fuse=manifest["fuse"])
+    for outputs, _ in variants:
+        check(outputs)
     return build_variants(variants, manifest["fuse"])
 
 

@@ -320,7 +320,7 @@ def _refuse(value: Any) -> Any:
 
 
 def decode_guards(entry: Any) -> Guards:
-    """The answers that `encode_guards` has written."""
+    """The answers that `encode_guards` has written; `Damaged` if they are not those for their sizes."""
     is_entry = isinstance(entry, dict) and entry.keys() == {"graph", "sizes", "answers"}
     _require(is_entry and isinstance(entry["sizes"], dict) and isinstance(entry["answers"], list), "answers", entry)
     for size in entry["sizes"].values():

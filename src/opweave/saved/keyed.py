@@ -40,7 +40,7 @@ MAX_KEY = 1024
 SUFFIX = ".opweave"
 
 _writing = Lock()
-"""Held from the look at the room that is left until the graph is written."""
+"""Held while the free space is checked and the graph is written, by threads of this process only."""
 
 
 @record
@@ -130,10 +130,11 @@ class KeyedGraphs:
             raise ValidationError(f"{subject}: key must be encodable in UTF-8, got {short_repr(key)}") from None
         try:
             return disk_cache.folder(*self._folders, create=create) / f"{name}{SUFFIX}"
-        except FileNotFoundError:
-            return Path(os.devnull, name)  # nothing was saved yet
         except OSError as error:
-            raise OperationError(f"{subject}: the cache directory cannot be used: {error}") from None
+            if isinstance(error, FileNotFoundError) and not create:
+                return Path(os.devnull, name)  # nothing was saved yet
+            place = disk_cache.directory() or "the cache directory"
+            raise OperationError(f"{subject}: {place} cannot be used: {error.strerror or error}") from None
 
     def _files(self) -> list[Path]:
         try:

@@ -29,8 +29,8 @@ NATIVE = ("o", "cubin")
 """Kinds of files in the cache on disk that are native code."""
 
 EXPORTED = ("blob",)
-"""Kinds of parts that engines export. They have weights, and files have them only if the user asks for it. Engines do not
-expect those of strangers, so that they are trusted as native code is."""
+"""Kinds of parts that engines export, with weights; only `layout="device"` writes them. Engines do not check such parts, so a
+file must be as trusted for them as for native code."""
 
 
 def add_parts(writer: ContainerWriter, keys: Iterable[tuple[str, str]]) -> None:

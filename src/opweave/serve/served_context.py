@@ -42,7 +42,7 @@ from .served_builder import (
 )
 
 OPAQUE = "null"
-"""The origin of pages that share it with no other page, and do not have the same one tomorrow."""
+"""Browsers send this for opaque origins (files, sandboxed frames), which cannot be told apart."""
 
 PROGRAMS = "programs"
 """Stands for the origin of programs, which send none."""

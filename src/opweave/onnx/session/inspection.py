@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...context.graph import state_of
 from ...context.tensor import Locks, MLTensor
 from ...support import lazy_imports
 from ...support.errors import OperationError, require
@@ -209,6 +208,7 @@ class InspectionMethods:
         >>> context.compute(graph, {"x": np.float32([-1, 2, 3])})["y"].tolist()
         [0.0, 2.0, 3.0]
         """
+        from ...context.graph import state_of
         from .load import convert
 
         parts = self._parts

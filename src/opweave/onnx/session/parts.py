@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
@@ -210,8 +211,12 @@ class SessionParts:
         require_names("input_shapes", {**declared, **input_shapes}, tensors)
         for name, shape in input_shapes.items():
             is_list = isinstance(shape, Sequence) and not isinstance(shape, (str, bytes))
-            are_sizes = is_list and all(isinstance(size, (int, np.integer)) and 0 <= size < 2**63 for size in shape)
-            require(are_sizes, f"input {name!r}: a shape is a list of sizes, got {short_repr(shape)}")
+            are_sizes = is_list and all(
+                isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size >= 0 for size in shape
+            )
+            # NumPy has neither more bytes nor more dimensions, not even in a view of one element.
+            fits = are_sizes and len(shape) <= 32 and prod(max(int(size), 1) for size in shape) < 2**59
+            require(fits, f"input {name!r}: a shape is a list of sizes, got {short_repr(shape)}")
             tensors[name].check(np.broadcast_to(np.empty((), tensors[name].dtype), tuple(shape)), f"input {name!r}")
             shapes[name] = tuple(int(size) for size in shape)
         return shapes
