@@ -16,7 +16,8 @@ def digest_graph(graph: Graph, contents_of: Callable[[Operand], bytes]) -> str:
     >>> digest_graph(Graph({"x": x}, {"y": x}, ()), lambda constant: b"")[:8]
     '9577ab30'
     """
-    numbers: dict[Operand, int] = {}
+    # Inputs are numbered as they are declared: x - y and y - x differ.
+    numbers = {operand: number for number, operand in enumerate(dict.fromkeys(graph.inputs.values()))}
     described = digests.digest()
 
     def number(operand: Operand) -> str:

@@ -198,3 +198,16 @@ def test_graph_with_names_has_the_models_of_its_sizes(calls: list[str], tmp_path
     assert calls == ["import_model"] * 2
     context.compute(again, feeds[2])
     assert calls == ["import_model"] * 2 + ["compile_model"]
+
+
+def test_load_tells_inputs_apart(tmp_path: Path) -> None:
+    def difference(first: str, second: str) -> ow.MLGraph:
+        builder = ow.MLGraphBuilder(CONTEXT)
+        inputs = {name: builder.input(name, "float32", [2]) for name in ("x", "y")}
+        return builder.build({"z": builder.sub(inputs[first], inputs[second])})
+
+    difference("x", "y").save(tmp_path / "graph.opweave", layout="device")
+    again = CONTEXT.load(tmp_path / "graph.opweave")
+    values = {"x": np.float32([5, 5]), "y": np.float32([1, 1])}
+    assert CONTEXT.compute(again, values)["z"].tolist() == [4, 4]
+    assert CONTEXT.compute(difference("y", "x"), values)["z"].tolist() == [-4, -4]

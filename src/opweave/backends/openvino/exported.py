@@ -121,9 +121,8 @@ def key_of(backend: OpenVino, graph: Graph) -> str:
 
 
 def _digest(array: np.ndarray) -> bytes:
-    from hashlib import (
-        sha256,  # of OpenSSL, which uses the processor's instructions for it: BLAKE2b takes three times as long
-    )
+    # OpenSSL uses the processor's instructions for SHA-256: BLAKE2b takes three times as long.
+    from hashlib import sha256
 
     return sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
 
