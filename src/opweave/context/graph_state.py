@@ -760,13 +760,13 @@ class DynamicGraphState(GraphState):
         try:
             graph, sizes = self._specialise("dispatch", key)
             opened = self._compile_with_names(graph, sizes, "dispatch")
-        except MLError:  # the other programs still run
-            self.tailored = MAX_TAILORED
+        except (MLError, RuntimeError):
+            # The other programs still run. `_is_preparing` stays, so there is no other attempt. Executors raise RuntimeError
+            # when the interpreter ends.
             return
-        finally:
-            self._is_preparing = False
         with self.lock:
-            if opened is None or not self._open:
+            self._is_preparing = False
+            if opened is None or self.recorded is None or not self._open:
                 return
             item = self._nearest(sizes, lambda item: item.guards.hold(sizes))
             if item is not None and opened.program.has_kernels_of(item.program):

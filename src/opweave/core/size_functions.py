@@ -153,7 +153,7 @@ def remainder(kind: str, a: Dimension, b: Dimension) -> Dimension:
 
     >>> from opweave.core.sizes import Size, interval
     >>> remainder("%", -7, 3), remainder("%", Size("n") - 7, 3), interval(remainder("%", Size("n") - 7, 3))
-    (2, (n - 7) % 3, (0.0, 2.0))
+    (2, (n - 7) % 3, (0, 2))
     """
     is_number = isinstance(a, int) and isinstance(b, int)
     return remainder_of_numbers(kind, a, b) if is_number else call_of(kind, a, b)

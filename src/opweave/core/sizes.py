@@ -351,7 +351,7 @@ class Size(Symbol):
         self = super().__new__(cls)
         self.terms = terms or (((Factor("name", name),), 1),)
         self._text = _text(self.terms)
-        self._hash = hash(self.name or self._text)
+        self._hash = hash(self.name or self.terms)  # a name may be the text of a formula
         self._function = None
         return self
 
@@ -764,8 +764,8 @@ def linear_interval(size: Size) -> Interval:
     With n // d = (n - r) / d and 0 <= r < d, the quotient becomes linear in n, and cancels out with other terms.
 
     >>> n = Size("n")
-    >>> linear_interval(n - 2 * (n // 2)), linear_interval(3 * ((n + 2) // 3) - n)
-    ((0, 1), (0.0, 2.0))
+    >>> [tuple(map(int, linear_interval(size))) for size in (n - 2 * (n // 2), 3 * ((n + 2) // 3) - n)]
+    [(0, 1), (0, 2)]
     """
     from fractions import Fraction  # few graphs have such quotients
 

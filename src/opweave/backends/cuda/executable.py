@@ -108,7 +108,10 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
             for argument in kernel.arguments or range(len(places))
         )
         if step.numbers:
-            numbers = np.array(step.numbers, np.int64).astype(np.int32)  # multipliers are 32 bits without a sign
+            count = len(kernel.sizes)
+            # Multipliers are 32 bits without a sign; a size that i32 cannot hold is an error.
+            multipliers = np.array(step.numbers[count:], np.uint32).view(np.int32)
+            numbers = np.concatenate([np.array(step.numbers[:count], np.int32), multipliers])
             # NVRTC's kernels take a struct, Triton's take arguments.
             arguments += tuple(n.tobytes() for n in numbers) if kernel.compiler == "triton" else (numbers.tobytes(),)
         return DriverLaunch(self._functions[number], kernel.workgroups, arguments, kernel.starts_early)

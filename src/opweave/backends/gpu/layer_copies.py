@@ -339,7 +339,7 @@ class _CopiedLayer:
         self._copies, self._steps, self._distance = copies, steps, first - source
         self._crossing, self._previous = crossing, previous
         self._places: dict[Buffer, Buffer] = {}
-        self._sources: dict[int, np.ndarray | None] = {}
+        self._sources: dict[int, np.ndarray] = {}
         self._own = {
             place
             for step in steps
@@ -398,26 +398,29 @@ class _CopiedLayer:
 
     def _source(self, source: np.ndarray) -> np.ndarray:
         """The array or view that corresponds to one of a constant of the layer with the steps."""
+        same = [other.value for one, other in self._operands.items() if one.value is source]
+        if same and all(value is same[0] for value in same):
+            return same[0]
         start = source.ctypes.data
-        for one, other in self._operands.items():
-            if not one.is_constant:
-                continue
-            array = one.value
-            offset = start - array.ctypes.data
-            if not 0 <= offset < max(1, array.nbytes):
-                continue
-            if source is array or other is one:
-                return source if other is one else other.value
-            if array.dtype != other.value.dtype or not (array.flags.c_contiguous and other.value.flags.c_contiguous):
-                break
-            key = id(source)
-            view = self._sources.get(key)
-            if view is None:
-                data = other.value.reshape(-1).view(np.uint8)
-                view = np.ndarray(source.shape, source.dtype, data, offset, source.strides)
-                self._sources[key] = view
-            return view
-        raise UnlikeError("a constant of unknown origin")
+        holders = [
+            (one, other)
+            for one, other in self._operands.items()
+            if one.is_constant and 0 <= start - one.value.ctypes.data < max(1, one.value.nbytes)
+        ]
+        if len(holders) != 1:
+            raise UnlikeError("a constant of unknown origin, or in the memory of several")
+        ((one, other),) = holders
+        if other is one:
+            return source
+        array = one.value
+        if array.dtype != other.value.dtype or not (array.flags.c_contiguous and other.value.flags.c_contiguous):
+            raise UnlikeError("a view of a constant in another layout")
+        key = id(source)
+        view = self._sources.get(key)
+        if view is None:
+            data, offset = other.value.reshape(-1).view(np.uint8), start - array.ctypes.data
+            view = self._sources[key] = np.ndarray(source.shape, source.dtype, data, offset, source.strides)
+        return view
 
     def check(self, questions: Sequence[ConstantQuestion]) -> None:
         """Raise `UnlikeError` if a constant of this layer has another answer to a question."""

@@ -84,6 +84,8 @@ class GpuKernelRunner(Runner, Generic[Bound]):
     def share_memory(self, other: Runner) -> None:
         if isinstance(other, GpuKernelRunner) and other.engine is self.engine:
             self.arenas = other.arenas
+            if not self._has_names:
+                self.arenas.use(self, self.plan)
 
     @abstractmethod
     def begin_version(self, sizes: Mapping[str, int]) -> None:

@@ -568,7 +568,11 @@ class _Writing:
 
     def _existing(self, value: str, term: str, zero: str) -> str:
         """A term of a vector, or zero beyond the last term: the last word of a line may have more numbers."""
-        return value if is_multiple(self.terms, self.deep) else f"select({zero}, {value}, {term} < {self.terms}u)"
+        return (
+            value
+            if is_multiple(self.terms, self.deep)
+            else f"select({zero}, {value}, {term} < {self.module.unsigned(self.terms)})"
+        )
 
     def _few_load(self, place: str, width: int) -> str:
         return self.few.load(place, width) if self.before is None else f"{FEW}[{place}]"
