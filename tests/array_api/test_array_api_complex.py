@@ -177,7 +177,15 @@ def test_transforms_of_batches_without_elements() -> None:
 
 def test_assignment_to_complex_numbers_changes_one_array() -> None:
     z = xp.asarray(Z.astype("complex64"))
-    copies = [xp.reshape(z, z.shape), +z, xp.astype(z, z.dtype), xp.sum(z, axis=()), xp.conj(xp.conj(z)), z[...]]
+    copies = [
+        xp.reshape(z, z.shape),
+        +z,
+        xp.astype(z, z.dtype),
+        xp.sum(z, axis=()),
+        xp.conj(xp.conj(z)),
+        z[...],
+        xp.einsum("ij", z),
+    ]
     real = xp.real(z)
     pending = z * 2
     z[0, :] = 1j

@@ -135,7 +135,7 @@ ERRORS: list[tuple[Any, str]] = [
     (lambda rng: xp.random.default_rng(True), "default_rng: seed must be an integer in [0, 2**64), got True"),
     (lambda rng: rng.random(-1), "random: size must be an integer or integers that are not negative, got -1"),
     (lambda rng: rng.random(2, dtype="int32"), "random: dtype must be a type of floats, got int32"),
-    (lambda rng: rng.uniform(0, float("inf")), "uniform: takes finite numbers, got inf"),
+    (lambda rng: rng.uniform(0, float("inf")), "uniform: takes finite numbers of float32, got inf"),
     (lambda rng: rng.normal(0, -1), "normal: scale must not be negative, got -1"),
     (lambda rng: rng.integers(0), "integers: there must be 1 to 2**32 integers, got 0 from 0"),
     (lambda rng: rng.integers(0, 2**33), "integers: there must be 1 to 2**32 integers"),

@@ -11,7 +11,7 @@ import numpy as np
 from ..context.context import MLContext
 from ..lazy.array import Array, force
 from ..memory import copies
-from ..support.errors import require
+from ..support.errors import ValidationError, require
 from ..support.lazy_imports import array_namespace
 
 COMPLEX_OF: dict[str, np.dtype[Any]] = {
@@ -70,8 +70,10 @@ class ComplexArray:
         def __ne__(self, other: object) -> Array: ...  # type: ignore[override]
 
     def __init__(self, real: Array, imag: Array) -> None:
-        assert real.shape == imag.shape, (real.desc, imag.desc)
-        assert real.data_type == imag.data_type != "float16", (real.desc, imag.desc)
+        if real.desc != imag.desc or real.data_type not in ("float32", "float64"):
+            raise ValidationError(
+                f"ComplexArray: parts must be float32 or float64, and of one shape, got {real.desc} and {imag.desc}"
+            )
         self.real, self.imag = real, imag
 
     @property
@@ -182,7 +184,8 @@ class ComplexArray:
         real: Any
         imag: Any
         if isinstance(value, ComplexArray):
-            real, imag = value.real, value.imag
+            # The first assignment must not change the second value.
+            real, imag = value.real, +value.imag if value.imag is self.real else value.imag
         elif isinstance(value, Array):
             real, imag = value, array_namespace(None).zeros_like(value)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -70,9 +71,13 @@ def from_numpy(values: np.ndarray, device: Any, name: str) -> ComplexArray:
 
 def promote_complex(name: str, *operands: Any) -> list[ComplexArray]:
     """Convert operands to complex numbers of a common data type; Python numbers take that of the arrays."""
-    dtypes = [COMPLEX_OF[x.dtype.name] if x.dtype.kind == "f" else x.dtype for x in operands if hasattr(x, "dtype")]
-    wide = any(dtype == np.complex128 for dtype in dtypes)
-    return [as_complex(x, name, np.dtype("complex128" if wide else "complex64")) for x in operands]
+    # NumPy's float64 and complex128 are kinds of Python numbers.
+    others = [x for x in operands if hasattr(x, "dtype") and not isinstance(x, (float, complex))]
+    is_wide = any(x.dtype in (np.float64, np.complex128) for x in others)
+    arrays = [x for x in others if isinstance(x, (Array, ComplexArray))]
+    place: Any = arrays[0].context if arrays else nullcontext()
+    with place:
+        return [as_complex(x, name, np.dtype("complex128" if is_wide else "complex64")) for x in operands]
 
 
 def _parts(x: ComplexArray) -> Parts:
@@ -283,11 +288,19 @@ for _listed in (
     manipulation.squeeze, manipulation.permute_dims, manipulation.moveaxis, manipulation.matrix_transpose,
     manipulation.flip, manipulation.roll, manipulation.repeat, manipulation.tile, manipulation.concat,
     manipulation.stack, manipulation.unstack, selection.take, selection.take_along_axis, creation.tril, creation.triu,
-    statistics.mean, statistics.diff,
+    statistics.mean,
 ):  # fmt: skip
     _by_parts(_new_parts(_listed))
 _by_parts(linalg.diagonal, "linalg.diagonal")
 on_complex("linalg.matrix_transpose")(lambda x: x.mT)
+
+
+@on_complex("diff")
+def _diff(x: Any, *, axis: int = -1, prepend: Any = None, append: Any = None, **kwargs: Any) -> ComplexArray:
+    values = promote_complex("diff", *(part for part in (prepend, x, append) if part is not None))
+    at = axis_of(axis, x.ndim, "diff")
+    parts = ([value.real for value in values], [value.imag for value in values])
+    return ComplexArray(*(statistics.diff(manipulation.concat(part, axis=at), axis=at, **kwargs) for part in parts))
 
 
 @on_complex("broadcast_arrays")
@@ -435,7 +448,8 @@ def to_complex(x: Any, dtype: Any, name: str) -> ComplexArray:
 def _astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
     target = as_dtype(dtype, "astype", takes_complex=True)
     if target == bool_:
-        return _is_not_zero(x)
+        mask = _is_not_zero(x)
+        return mask if device is None else mask.to_device(device)
     result = to_complex(x, target, "astype")
     result = result if device is None else result.to_device(device)
     return +result if copy and result is x else result
@@ -489,6 +503,7 @@ def _full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = N
     place = device or x.context
     if target.kind == "c":
         return _full(x.shape, fill_value, dtype=target, device=place)
+    require(not np.iscomplexobj(fill_value), f"full_like: {short_repr(fill_value)} is not a value of {target}")
     return creation.full(x.shape, fill_value, dtype=target, device=place)
 
 
@@ -506,6 +521,7 @@ def _linspace(
     start: complex, stop: complex, /, num: int, *, dtype: Any = None, device: Any = None, endpoint: bool = True
 ) -> ComplexArray:
     target = np.dtype("complex64") if dtype is None else as_dtype(dtype, "linspace", takes_complex=True)
+    require(target in PART_OF, f"linspace: complex numbers cannot become {target}")
     require(num >= 0, f"linspace: num must not be negative, got {num}")
     return from_numpy(np.linspace(start, stop, num, endpoint).astype(target), device, "linspace")
 

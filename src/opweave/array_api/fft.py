@@ -81,7 +81,7 @@ _host_transform = on_host("fft", _host_rule, _host_kernel, real=_PART, imag=Limi
 
 
 def _length_of(n: Any, default: int, name: str) -> int:
-    count = default if n is None or n == -1 else n
+    count = default if n is None else n
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
         raise ValidationError(f"{name}: the length must be a positive integer, got {short_repr(count)}")
     return int(count)
@@ -151,7 +151,7 @@ def _sizes_and_axes(
         axes = range(x.ndim - count, x.ndim)
     places = axes_of(tuple(axes), x.ndim, name)
     require(len(places) > 0, f"{name}: axes must have one element or more, got {short_repr(axes)}")
-    sizes: Sequence[Any] = [None] * len(places) if s is None else list(s)
+    sizes: Sequence[Any] = [None] * len(places) if s is None else [None if size == -1 else size for size in s]
     require(len(sizes) == len(places), f"{name}: s {short_repr(s)} and axes {places} have different lengths")
     lengths = []
     for number, (at, size) in enumerate(zip(places, sizes, strict=True)):
@@ -355,7 +355,7 @@ def _frequencies(name: str, n: int, d: float, dtype: Any, device: Any) -> Array:
     require(isdtype(target, "real floating"), f"{name}: dtype must be a type of floats, got {target}")
     require(d != 0, f"{name}: d must not be 0, got {d}")
     compute = np.fft.fftfreq if name == "fftfreq" else np.fft.rfftfreq
-    return array_of(compute(_length_of(n, 1, name), d).astype(target), device, name)
+    return array_of(compute(_length_of(n, n, name), d).astype(target), device, name)
 
 
 def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: MLContext | None = None) -> Array:

@@ -22,6 +22,9 @@ _SHARING = frozenset({"asarray", "astype", "from_dlpack"})
 _OF_TYPES = frozenset({"can_cast", "finfo", "iinfo", "isdtype", "result_type"})
 """Functions of data types, which know complex ones."""
 
+_REAL = frozenset({Array, bool, float, int, type(None)})
+"""Classes whose objects are not complex."""
+
 _COMPLEX: dict[str, Callable[..., Any]] = {}
 """Name of a function -> the function for complex numbers."""
 
@@ -54,6 +57,8 @@ def _public(function: Callable[..., Any], name: str, may_share: bool) -> Callabl
         if any(map(_is_complex, args)) or any(map(_is_complex, kwargs.values())):
             if name not in _COMPLEX:
                 raise ValidationError(f"{name}: takes no complex numbers; xp.real and xp.imag are their parts")
+            if name not in ("asarray", "from_dlpack"):
+                args = tuple(_array_of_numpy(value) for value in args)
             return _COMPLEX[name](*args, **kwargs)
         result = function(*args, **kwargs)
         if may_share:
@@ -75,7 +80,7 @@ def _is_complex(value: Any) -> bool:
     if isinstance(value, (ComplexArray, complex)):
         return True
     if kind is list or kind is tuple:
-        return any(map(_is_complex, value))
+        return not _REAL.issuperset(map(type, value)) and any(map(_is_complex, value))
     if isinstance(value, (np.ndarray, np.generic)):
         return value.dtype.kind == "c"
     if isinstance(value, np.dtype):
@@ -83,6 +88,11 @@ def _is_complex(value: Any) -> bool:
     if isinstance(value, type):
         return issubclass(value, (complex, np.complexfloating))
     return isinstance(value, str) and value.startswith("complex")
+
+
+def _array_of_numpy(value: Any) -> Any:
+    """Return a complex array of NumPy as one of Opweave, and any other value itself."""
+    return _COMPLEX["asarray"](value) if isinstance(value, np.ndarray) and value.dtype.kind == "c" else value
 
 
 def _apart(result: Any, args: tuple[Any, ...]) -> Any:

@@ -29,6 +29,7 @@ from .docs import complete
 from .elementwise import add, multiply, remainder, subtract
 from .manipulation import broadcast_shapes, broadcast_to, reshape
 from .selection import argsort, searchsorted, take
+from .transcendental import log1p
 from .types import DType, as_dtype, check_context, float32, int32, int64, isdtype
 
 Size = int | Sequence[int] | None
@@ -132,6 +133,9 @@ class Generator:
         """
         target = self._dtype(dtype, "uniform")
         first, last = (self._parameter(value, target, "uniform") for value in (low, high))
+        if isinstance(low, (int, float)) and isinstance(high, (int, float)):
+            is_held = abs(high - low) <= float(np.finfo(target).max)
+            require(is_held, f"uniform: high - low must be a number of {target}, got {high - low}")
         unit = self._unit(self._shape(size, (first, last), "uniform"), target)
         return add(first, multiply(subtract(last, first), unit))
 
@@ -188,7 +192,7 @@ class Generator:
     def integers(
         self, low: int, high: int | None = None, size: Size = None, dtype: Any = None, endpoint: bool = False
     ) -> Array:
-        """Draw integers in [low, high), with equal probabilities.
+        """Draw integers in [low, high), with probabilities that are equal up to a factor of 1 + count / 2**48.
 
         Args:
             low: the lowest integer; without `high`, integers are in [0, low).
@@ -304,10 +308,11 @@ class Generator:
         # Parts of probability 0 are left out, so that rounding draws none.
         parts = np.flatnonzero(weights)
         sums = np.cumsum(weights[parts])
-        borders = array_of((sums[:-1] / sums[-1]).astype(np.float32), self.device, "choice")
         if parts.size == 1:
             return full(shape, int(parts[0]), dtype=int32, device=self.device)
-        places = searchsorted(borders, reshape(self._unit(shape, float32), (-1,)), side="right")
+        # Integers of 48 bits: with 24 bits, a part of a probability below 2**-24 would never be drawn.
+        borders = array_of((sums[:-1] / sums[-1] * 2.0 ** (2 * _BITS)).astype(np.int64), self.device, "choice")
+        places = searchsorted(borders, self._words((prod(shape),)), side="right")
         return reshape(take(array_of(parts.astype(np.int32), self.device, "choice"), places), shape)
 
     def _order_by(self, weights: np.ndarray | None, count: int) -> Array:
@@ -316,12 +321,15 @@ class Generator:
         # The smallest of exponential numbers with these rates (Efraimidis and Spirakis, 2006).
         parts = np.flatnonzero(weights)
         rates = array_of(weights[parts].astype(np.float32), self.device, "choice")
-        waits = ops.div(ops.neg(ops.log(subtract(1.0, self._unit((parts.size,), float32)))), rates)
+        # Of 48 random bits: the smallest of many numbers of 24 bits are often equal, which would prefer the first parts.
+        unit = multiply(convert(self._words((parts.size,)), float32), 2.0 ** (-2 * _BITS))
+        waits = ops.div(ops.neg(log1p(ops.neg(unit))), rates)
         return take(array_of(parts.astype(np.int32), self.device, "choice"), argsort(waits))
 
     def _parameter(self, value: Any, dtype: DType, name: str) -> Array:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            require(math.isfinite(value), f"{name}: takes finite numbers, got {value}")
+            is_held = abs(value) <= float(np.finfo(dtype).max)
+            require(is_held, f"{name}: takes finite numbers of {dtype}, got {value}")
             return full((), float(value), dtype=dtype, device=self.device)
         array = as_array(value, name)
         require(array.dtype.kind == "f", f"{name}: takes numbers or arrays of floats, got {array.desc}")

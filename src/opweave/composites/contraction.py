@@ -41,12 +41,12 @@ def contract(b: Any, subscripts: str, operands: Sequence[Any]) -> Any:
     Raises:
         ValidationError: the subscripts do not fit the operands.
     """
-    left, _, result = subscripts.replace(" ", "").partition("->")
+    left, arrow, result = subscripts.replace(" ", "").partition("->")
     parts = left.split(",")
     require(len(parts) == len(operands), f"{subscripts!r} has {len(parts)} terms for {len(operands)} operands")
     terms = [_Term(x, _labels(part, x.rank)) for part, x in zip(parts, operands, strict=True)]
     hidden = max((sum(label.startswith("…") for label in term.labels) for term in terms), default=0)
-    if "->" in subscripts:  # an ellipsis in the result stands for the longest one of the terms
+    if arrow:  # an ellipsis in the result stands for the longest one of the terms
         result_labels = _labels(result, hidden + len(result.replace("...", "")) if "..." in result else len(result))
     else:
         letters = [label for term in terms for label in term.labels if label.isalpha()]
