@@ -48,8 +48,8 @@ def model(layers: int) -> bytes:
     ends = [onnx.helper.make_tensor_value_info(name, 1, ["rows", WIDTH]) for name in ("x", value)]
     constants = [onnx.numpy_helper.from_array(array, f"w{layer}") for layer, array in enumerate(weights)]
     graph = onnx.helper.make_graph(nodes, "perceptron", ends[:1], ends[1:], constants)
-    made: bytes = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]).SerializeToString()
-    return made
+    content: bytes = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]).SerializeToString()
+    return content
 
 
 def rows_per_second(actors: list[Any], batch: Any, rows: int, batches: int) -> float:
@@ -89,8 +89,8 @@ def main() -> None:
         on_gpu = options.device in ("gpu", "cuda")
         count = options.actors or seen
         if on_gpu and not 0 < count <= seen:
-            wanted = f"; {count} actors need one each" if count else ""
-            sys.exit(f"Ray sees {seen or 'no'} GPUs{wanted}: --device cpu --actors 2 runs without")
+            need = f"; {count} actors need one each" if count else ""
+            sys.exit(f"Ray sees {seen or 'no'} GPUs{need}: --device cpu --actors 2 runs without")
         stored = ray.put(np.frombuffer(model(options.layers), np.uint8))
         x = np.random.default_rng(1).random((options.rows, WIDTH), np.float32)
         batch = ray.put({"x": x})

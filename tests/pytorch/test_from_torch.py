@@ -818,7 +818,10 @@ def test_narrow_constants_that_are_no_weights_are_computed_early() -> None:
         weight = self.numbers.to(torch.float32)
         return x @ weight + weight[0]
 
-    for function in (table, shared):
+    def selected(self: Any, x: Any) -> Any:
+        return x @ self.numbers.to(torch.float32)
+
+    for function in (table, shared, selected):
         numbers = torch.randint(-128, 128, (4, 4), dtype=torch.int8)
         compiled = check(function, torch.randn(4, 4), numbers=numbers)
         assert not [

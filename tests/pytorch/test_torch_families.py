@@ -270,7 +270,9 @@ def test_half_precision_agrees_with_float32(rows: Callable[[], Iterator[Row]]) -
     "beginning", ["poolings: average", "normalizations: batch statistics", "normalizations: instance"]
 )
 def test_bfloat16_is_converted(beginning: str) -> None:
-    for function, arguments in (row for name, row in ROWS.items() if name.startswith(beginning)):
+    rows = [row for name, row in ROWS.items() if name.startswith(beginning)]
+    assert rows
+    for function, arguments in rows:
         assert isinstance(arguments, tuple)
         halves = tuple(argument.bfloat16() for argument in arguments)
         module = Call(function).eval()

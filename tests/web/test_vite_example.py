@@ -43,17 +43,17 @@ def run(folder: Path, *command: str) -> str:
         environment["OPWEAVE_URL"] = f"http://127.0.0.1:{one.getsockname()[1]}"
         environment["PORT"] = str(other.getsockname()[1])
     environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(
+    process = subprocess.run(
         ["npx", "--no-install", *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert process.returncode == 0, f"{process.stdout}\n{process.stderr}"
+    return process.stdout
 
 
 def test_versions_are_those_that_run_here() -> None:
-    wanted = json.loads((EXAMPLE / "package.json").read_text())["devDependencies"]
+    versions = json.loads((EXAMPLE / "package.json").read_text())["devDependencies"]
     installed = json.loads((HERE / "package.json").read_text())["dependencies"]
-    assert wanted == {name: installed[name] for name in wanted}
+    assert versions == {name: installed[name] for name in versions}
 
 
 def test_playwright_test_of_the_example(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.resources import files
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,9 @@ PAGE_FILES = {
 
 EXAMPLE_SIZES = (1, 8, 64, 224)
 """Sizes of dynamic dimensions to try for the drawing of a model, and for an example: images need more than 1."""
+
+MAX_EXAMPLE_ELEMENTS = 1 << 22
+"""Maximum number of elements of an example, which the page sends as JSON: 8 MB of text."""
 
 Versions = Mapping[str, ServedModel]
 
@@ -182,7 +186,9 @@ def latest(versions: Versions) -> str:
 
 def _examples(model: ServedModel) -> list[dict[str, list[int]]]:
     shapes = [example_shapes(model.interface, size) for size in EXAMPLE_SIZES]
-    return shapes if shapes[0] != shapes[-1] else shapes[:1]
+    if shapes[0] == shapes[-1]:
+        return shapes[:1]
+    return [example for example in shapes if sum(map(prod, example.values())) <= MAX_EXAMPLE_ELEMENTS] or shapes[:1]
 
 
 def _drawing_of(model: ServedModel) -> str:

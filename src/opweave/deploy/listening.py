@@ -74,6 +74,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._uncounted = self._body_bytes = 0
         self._timer = self.loop.call_later(BODY_SECONDS, self._check_body)
         super().on_headers_complete()
+        if self.flow.read_paused:  # a request before it is being answered
+            self._body_bytes = MIN_BODY_BYTES
 
     def on_body(self, body: bytes) -> None:
         """Pass on a part of the body, which has limits of its own."""
@@ -89,13 +91,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _check_body(self) -> None:
         """End the connection of a client that sends too little of a body."""
-        if (
-            self._body_bytes < MIN_BODY_BYTES and not self.flow.read_paused
-        ):  # while it is paused, the server is too slow
+        is_paused = self.flow.read_paused  # the server is too slow, not the client
+        if self._body_bytes < MIN_BODY_BYTES and not is_paused:
             self._timer = None
             self.transport.abort()
             return
-        self._body_bytes = 0
+        self._body_bytes = MIN_BODY_BYTES if is_paused else 0
         self._timer = self.loop.call_later(BODY_SECONDS, self._check_body)
 
     def _refuse(self, text: str) -> None:

@@ -52,7 +52,7 @@ async function post(url, body, type, accept) {
     const text = await response.text();
     let message = text;
     try { message = JSON.parse(text).error; } catch { /* not of this server */ }
-    throw new Error(message.message || message || `status ${response.status}`);
+    throw Object.assign(new Error(message.message || message || `status ${response.status}`), { status: response.status });
   }
   return response;
 }
@@ -175,21 +175,24 @@ async function infer(model, file, query) {
   const isText = Object.values(datatypes).includes("BYTES");
   const accept = isText ? "application/json" : KINDS.npz;
   const url = `${model.url}/infer${query}`;
-  let response;
+  let response, begin = performance.now();
   if (file) {
     response = await post(url, file, typeOf(file), accept);
   } else {
     // Which sizes of dynamic dimensions fit is known to the model alone.
     for (const [index, shapes] of model.examples.entries()) {
+      const body = zeros(model, shapes);
+      begin = performance.now();
       try {
-        response = await post(url, zeros(model, shapes), "application/json", accept);
+        response = await post(url, body, "application/json", accept);
         break;
       } catch (reason) {
-        if (index + 1 === model.examples.length) throw reason;
+        if (reason.status !== 400 || index + 1 === model.examples.length) throw reason;
       }
     }
   }
-  return isText ? (await response.json()).outputs : readArchive(await response.arrayBuffer(), datatypes);
+  const outputs = isText ? (await response.json()).outputs : readArchive(await response.arrayBuffer(), datatypes);
+  return { outputs, time: performance.now() - begin };
 }
 
 async function run(model, root) {
@@ -197,9 +200,8 @@ async function run(model, root) {
   const isPicture = file && typeOf(file).startsWith("image/");
   const options = new URLSearchParams();
   for (const { name, value } of root.querySelectorAll(".options [name]")) if (value.trim()) options.set(name, value.trim());
-  const begin = performance.now();
-  const outputs = await infer(model, file, isPicture && options.size ? `?${options}` : "");
-  element(root, ".time").textContent = `${file ? file.name : "zeros"}: ${(performance.now() - begin).toFixed(1)} ms`;
+  const { outputs, time } = await infer(model, file, isPicture && options.size ? `?${options}` : "");
+  element(root, ".time").textContent = `${file ? file.name : "zeros"}: ${time.toFixed(1)} ms`;
   const pictures = element(root, ".pictures");
   for (const image of pictures.querySelectorAll("img")) URL.revokeObjectURL(image.src);
   pictures.replaceChildren();

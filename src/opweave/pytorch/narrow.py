@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ..core.graph import MLOperand
+
 NARROW = (torch.int8, torch.uint8)
 """PyTorch's data types of weights with few bits; torchao's integers of 1 to 7 bits are stored as int8."""
 
@@ -27,7 +29,7 @@ DEQUANTIZING = frozenset(
 """Operators that widen integers by scales."""
 
 CASTS = frozenset({"aten.to.dtype", "aten._to_copy.default"})
-"""Operators that widen integers as they are; the scales of a product's columns are multiplied behind."""
+"""Operators that widen integers as they are; a multiplication behind the product has the scales of its columns."""
 
 _MOVES = frozenset({"aten.t.default", "aten.transpose.int", "aten.permute.default", "aten.numpy_T.default"})
 """Operators between a weight and its product that keep it a matrix."""
@@ -48,16 +50,44 @@ def stays_narrow(node: Any, target: Any, args: Sequence[Any]) -> bool:
     if name not in DEQUANTIZING and name not in CASTS:
         return False
     numbers, result = args[0], node.meta.get("val")
-    if not isinstance(numbers, torch.Tensor) or numbers.dtype not in NARROW or numbers.dim() != 2:
+    if (
+        not isinstance(numbers, torch.Tensor)
+        or numbers.dtype not in NARROW
+        or numbers.dim() != 2
+        or not numbers.numel()
+    ):
         return False
-    return bool(node.users) and result.dtype.is_floating_point and all(_is_read_by_product(node, u) for u in node.users)
+    if name in DEQUANTIZING and not _has_constant_blocks(name, numbers, args):
+        return False
+    is_cast = name in CASTS
+    return (
+        bool(node.users)
+        and result.dtype.is_floating_point
+        and all(_is_read_by_product(node, user, is_cast) for user in node.users)
+    )
 
 
-def _is_read_by_product(node: Any, user: Any) -> bool:
+def _has_constant_blocks(name: str, numbers: Any, args: Sequence[Any]) -> bool:
+    """Whether scales and zero points are constants, and zero points are values of the numbers' data type."""
+    start = 2 if name.startswith("torchao") else 1
+    if any(isinstance(value, MLOperand) for value in args[start : start + 2]):
+        return False
+    zeros, bounds = args[start + 1], torch.iinfo(numbers.dtype)
+    if zeros is None:
+        return True
+    zeros = torch.as_tensor(zeros)
+    is_integer = not zeros.is_floating_point()
+    return is_integer and bool(((zeros >= bounds.min) & (zeros <= bounds.max)).all())
+
+
+def _is_read_by_product(node: Any, user: Any, is_cast: bool) -> bool:
     name = str(user.target)
     if name in _MOVES:
-        return bool(user.users) and all(_is_read_by_product(user, other) for other in user.users)
+        return bool(user.users) and all(_is_read_by_product(user, other, is_cast) for other in user.users)
     position = _PRODUCTS.get(name)
     if position is None or user.args[position] is not node:
+        return False
+    # Integers without scales are no quantised weight but a table, such as a mask: its products must be exact.
+    if is_cast and not (user.users and all(str(other.target) == "aten.mul.Tensor" for other in user.users)):
         return False
     return sum(argument is node for argument in user.all_input_nodes) == 1

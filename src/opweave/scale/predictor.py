@@ -240,19 +240,21 @@ def open_session(
 
 
 def is_gpu(device: str) -> bool:
-    """Whether a device is a GPU, by its name alone, since it may be on another machine.
+    """Whether a device is a GPU, by the first part of its name, since it may be on another machine.
 
     >>> is_gpu("gpu:1"), is_gpu("cuda"), is_gpu("cpu"), is_gpu("gpu-software")
     (True, True, False, False)
     """
     kind = device.partition(":")[0]
-    return kind == "gpu" or any(known.kind == "gpu" and known.name.partition(":")[0] == kind for known in devices())
+    if kind in ("cpu", "gpu"):  # without a look for devices, which loads the back ends
+        return kind == "gpu"
+    return any(device.kind == "gpu" and device.name.partition(":")[0] == kind for device in devices())
 
 
 def gpus(device: str = "gpu") -> list[str]:
     """The names of this machine's GPUs of a kind by number: "gpu", "gpu:1", …"""
     pattern = rf"{re.escape(device.partition(':')[0])}(:\d+)?"
-    return [known.name for known in devices() if known.available and re.fullmatch(pattern, known.name)]
+    return [item.name for item in devices() if item.available and re.fullmatch(pattern, item.name)]
 
 
 def assigned_device(device: str) -> str:

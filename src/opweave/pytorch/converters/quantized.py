@@ -125,7 +125,7 @@ def _(
     call: AtenCall,
 ) -> MLOperand:
     if call.keeps_narrow:
-        parts = [size if k == axis else 1 for k, size in enumerate(input.shape)]
+        parts = [size if k == axis % input.rank else 1 for k, size in enumerate(input.shape)]
         return weight(b, input, scales, zero_points, parts, (quant_min, quant_max), call.data_type)
     scale = _vector(b, scales, "float32", input.rank, axis)
     if zero_points is None:
