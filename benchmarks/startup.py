@@ -170,14 +170,15 @@ def phases(way: str, case: Case, path: Path, feed: Path) -> list[float]:
     return times
 
 
-def cells(case: Case, way: str, runs: list[list[float]], bytes: int) -> list[str]:
+def cells(case: Case, way: str, runs: list[list[float]], path: Path) -> list[str]:
     """A row: medians of each phase."""
     medians = [median(column) for column in zip(*runs, strict=True)]
     both = median(sum(run[2:]) for run in runs)
     budget = START_UP.get((case.title, case.engine)) if way == "the file" else None
     limit = [str(budget), yes(budget.holds(ours=both))] if budget else ["", ""]
     shown = [f"{value:.0f} ms" for value in (*medians, both)]
-    return [case.title, case.engine, way, *shown, *limit, f"{bytes / 1e6:.0f} MB"]
+    size = f"{path.stat().st_size / 1e6:.0f} MB" if way == "the file" else ""  # models may have weights in other files
+    return [case.title, case.engine, way, *shown, *limit, size]
 
 
 def measure(case: Case, folder: Path, turns: int) -> list[list[str]]:
@@ -193,7 +194,7 @@ def measure(case: Case, folder: Path, turns: int) -> list[list[str]]:
             times = phases(way, case, paths[way], feed_path)
             if turn:  # the first turn compiles bytecode
                 runs[way].append(times)
-    rows = [cells(case, way, runs[way], paths[way].stat().st_size) for way in paths]
+    rows = [cells(case, way, runs[way], paths[way]) for way in paths]
     if reason:
         said = reason.partition("; fix them")[0].partition("dynamic dimensions ")[2].partition("and ")[2] or reason
         rows.append([case.title, case.engine, f"no file: {said}", *[""] * (len(HEADER) - 3)])
