@@ -134,6 +134,7 @@ ERRORS: list[tuple[Any, str]] = [
     (lambda rng: xp.random.default_rng(-1), "default_rng: seed must be an integer in [0, 2**64), got -1"),
     (lambda rng: xp.random.default_rng(True), "default_rng: seed must be an integer in [0, 2**64), got True"),
     (lambda rng: rng.random(-1), "random: size must be an integer or integers that are not negative, got -1"),
+    (lambda rng: rng.random(2.5), "random: size must be an integer or integers that are not negative, got 2.5"),
     (lambda rng: rng.random(2, dtype="int32"), "random: dtype must be a type of floats, got int32"),
     (lambda rng: rng.uniform(0, float("inf")), "uniform: takes finite numbers of float32, got inf"),
     (lambda rng: rng.normal(0, -1), "normal: scale must not be negative, got -1"),

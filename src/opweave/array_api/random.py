@@ -42,7 +42,7 @@ _MAX_RANGE = 2**32
 
 
 def _shape_of(size: Any, name: str) -> tuple[int, ...]:
-    sizes = () if size is None else (size,) if isinstance(size, (int, np.integer)) else tuple(size)
+    sizes = () if size is None else tuple(size) if isinstance(size, Sequence) else (size,)
     is_shape = all(isinstance(item, (int, np.integer)) and not isinstance(item, bool) and item >= 0 for item in sizes)
     require(is_shape, f"{name}: size must be an integer or integers that are not negative, got {short_repr(size)}")
     return tuple(int(item) for item in sizes)
@@ -133,7 +133,7 @@ class Generator:
         """
         target = self._dtype(dtype, "uniform")
         first, last = (self._parameter(value, target, "uniform") for value in (low, high))
-        if isinstance(low, (int, float)) and isinstance(high, (int, float)):
+        if isinstance(low, (int, float, np.number)) and isinstance(high, (int, float, np.number)):
             is_held = abs(high - low) <= float(np.finfo(target).max)
             require(is_held, f"uniform: high - low must be a number of {target}, got {high - low}")
         unit = self._unit(self._shape(size, (first, last), "uniform"), target)
@@ -327,9 +327,9 @@ class Generator:
         return take(array_of(parts.astype(np.int32), self.device, "choice"), argsort(waits))
 
     def _parameter(self, value: Any, dtype: DType, name: str) -> Array:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            is_held = abs(value) <= float(np.finfo(dtype).max)
-            require(is_held, f"{name}: takes finite numbers of {dtype}, got {value}")
+        if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+            largest = float(np.finfo(dtype).max)
+            require(bool(-largest <= value <= largest), f"{name}: takes finite numbers of {dtype}, got {value}")
             return full((), float(value), dtype=dtype, device=self.device)
         array = as_array(value, name)
         require(array.dtype.kind == "f", f"{name}: takes numbers or arrays of floats, got {array.desc}")
