@@ -192,6 +192,9 @@ def test_every_converter_has_samples() -> None:
         for name, (function, _) in CONVERTERS.items()
         if function.__module__.rpartition(".")[2] not in FAMILIES_ELSEWHERE and not name.startswith("opweavetest.")
     }
+    # Operators of packages that may not be imported have converters of PyTorch's own operators.
+    functions = {CONVERTERS[name][0] for name in sampled}
+    own -= {name for name in own if not name.startswith(("aten.", "prims.")) and CONVERTERS[name][0] in functions}
     assert own - sampled - MADE_WITHOUT_OPERANDS == set()
 
 
