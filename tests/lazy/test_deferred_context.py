@@ -717,6 +717,22 @@ def test_deferred_custom_operation_error_names_it(context: ow.MLContext) -> None
         result.numpy()
 
 
+@pytest.mark.parametrize("same", [1, 2])
+def test_dropped_result_leaves_an_input_unused(context: ow.MLContext, same: int) -> None:
+    pair = graph_of(context, lambda x, y: (x + y, -y), 2)
+    minus = graph_of(context, lambda x, y: (x - y,) * same, 2)
+    one, two, three = (tensor_of(context, START + k) for k in range(3))
+    dropped, kept = tensor_of(context), tensor_of(context)
+    results = [tensor_of(context) for _ in range(same)]
+    for _ in range(4):
+        dispatch(pair, [one, two], [dropped, kept])
+        context.write_tensor(dropped, START)
+        dispatch(minus, [kept, three], results)
+        for result in results:
+            np.testing.assert_array_equal(result.numpy(), -(START + 1) - (START + 2))
+        wait()
+
+
 def test_long_chains_of_custom_operations_run_without_a_read(context: ow.MLContext) -> None:
     @ow.expression
     def inc(x: Any) -> Any:

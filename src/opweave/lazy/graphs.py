@@ -71,7 +71,9 @@ class CallGraph:
                 operands.append(inputs[number] if call < 0 else results[call][number])
             results.append(template.add_to(builder, operands, f"@{place}"))
         builder.inputs.update((f"x{number}", inputs[number]) for number in sorted(inputs) if inputs[number].is_input)
-        return Graph.reaching({f"y{k}": results[call][number] for k, (call, number) in enumerate(self.kept)})
+        reached = Graph.reaching({f"y{k}": results[call][number] for k, (call, number) in enumerate(self.kept)})
+        # All inputs: a program is run with the arrays of all calls, and a result that is not kept may leave some unused.
+        return Graph(dict(builder.inputs), reached.outputs, reached.nodes)
 
     def compile(self, constants: Mapping[int, np.ndarray] | None = None) -> Program:
         """Compile the calls; `constants` replace inputs by index."""

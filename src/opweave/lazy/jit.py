@@ -291,6 +291,8 @@ def _flatten(value: Any, key: list[Any], leaves: list[Any]) -> None:
 
 def _identity(value: Any) -> Any:
     kind = type(value)
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return exact(value)
     if kind is tuple or kind is list:
         return kind, tuple(map(_identity, value))
     if kind is dict:
