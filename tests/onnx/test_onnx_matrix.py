@@ -31,6 +31,12 @@ def test_gemm(shape: tuple[int, ...] | None, trans_a: int, trans_b: int) -> None
     check_node("Gemm", a, b, *c, opset=13 if shape is None else 7, **options)
 
 
+def test_gemm_with_a_beta_of_0_does_not_read_c() -> None:
+    a, b, c = np.float32([[1, 1]]), np.float32([[1, 2], [3, 4]]), np.float32([np.nan, np.inf])
+    check_node("Gemm", a, b, c, beta=0.0)
+    check_node("FusedGemm", a, b, c, domain=MICROSOFT, activation="Relu", beta=0.0)
+
+
 @pytest.mark.parametrize(("trans_a", "trans_b"), [(1, 0), (0, 1), (1, 1)])
 def test_fused_matmul_of_stacks(trans_a: int, trans_b: int) -> None:
     a, b = randn(*((2, 4, 3) if trans_a else (2, 3, 4))), randn(*((2, 5, 4) if trans_b else (2, 4, 5)))

@@ -291,7 +291,7 @@ def QLinearSoftmax(random: np.random.Generator) -> Case:
     rank = draw.integer(1, 4)
     x, scale, zero, _, other = _one(draw, *[draw.size() for _ in range(rank)])
     result = np.float32(draw.pick(1 / 256, 1 / 128))
-    attributes = {"axis": draw.pick(-1, rank - 1, 0), "opset": 13}
+    attributes = {"axis": draw.pick(-1, rank - 1, 0), "opset": draw.pick(11, 12, 13)}
     return Case("QLinearSoftmax", [x, scale, zero, result, other], attributes, steps=1)
 
 

@@ -162,6 +162,8 @@ def keywords_of(converter: Converter, node: NodeProto, types: list[int], model: 
             "stream": partial(model.stream_of, node.output[0]),
             "types": types,
         }
+        if node.op_type == "QLinearSoftmax" and isinstance(keywords.get("opset"), int):
+            extras["opset"] = keywords["opset"]  # of the Softmax that it was
         keywords |= {name: extras[name] for name in converter.extras}
     return keywords
 

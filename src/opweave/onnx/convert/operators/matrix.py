@@ -69,7 +69,10 @@ def gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> MLOperand:
-    return b.gemm(A, B, c=C, alpha=alpha, beta=beta, a_transpose=bool(transA), b_transpose=bool(transB))
+    # With a beta of 0, ONNX does not read C, which may be NaN or infinite.
+    return b.gemm(
+        A, B, c=C if beta else None, alpha=alpha, beta=beta, a_transpose=bool(transA), b_transpose=bool(transB)
+    )
 
 
 @converts("FusedGemm", domain=MICROSOFT)

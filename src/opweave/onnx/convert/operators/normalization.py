@@ -164,7 +164,7 @@ def _(
     position_ids: Tensor | None = None,
     *,
     epsilon: float = 1e-12,
-    mask_index_type: int = 1,
+    mask_index_type: int = 1,  # for shape inference
 ) -> tuple[Tensor, ...]:
     total = b.gather(word_embedding, ids, axis=0)
     if position_ids is None:
@@ -175,7 +175,7 @@ def _(
     if segment_ids is not None and segment_embedding is not None:
         total = b.add(total, b.gather(operand(b, segment_embedding), operand(b, segment_ids), axis=0))
     y = b.layer_normalization(total, scale=gamma, bias=beta, axes=[2], epsilon=epsilon)
-    return y, mask_index(b, mask if mask_index_type else None, ids), total
+    return y, mask_index(b, mask, ids), total
 
 
 def mask_index(b: MLGraphBuilder, mask: Tensor | None, ids: MLOperand) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -377,11 +378,18 @@ def _(
     y_zero_point: Tensor | None = None,
     *,
     axis: int = -1,
-    opset: int = 13,  # of the Softmax that it was; the version of this operator's own domain is 1
+    opset: int = 13,  # of the Softmax that it was
 ) -> MLOperand:
-    rank = len(shape_of(X))
-    axis = normalize_axis(axis, rank)
-    return _through_floats(b, lambda x: b.softmax(x, axis=axis), X, X_scale, x_zero_point, y_scale, y_zero_point)
+    shape = shape_of(X)
+    axis = normalize_axis(axis, len(shape))
+
+    def softmax(x: MLOperand) -> MLOperand:
+        if opset >= 13:
+            return b.softmax(x, axis=axis)
+        # Older versions flatten all dimensions from the axis on.
+        return b.reshape(b.softmax(b.reshape(x, [prod(shape[:axis]), prod(shape[axis:])]), axis=1), shape)
+
+    return _through_floats(b, softmax, X, X_scale, x_zero_point, y_scale, y_zero_point)
 
 
 @converts("QLinearWhere", domain=MICROSOFT)
