@@ -427,6 +427,18 @@ def _() -> None:
     assert np.isfinite(results["openvino"]).tolist() == [True, False, False]
 
 
+@demonstrates("change", "MLGraphBuilder.max_pool2d: -inf")
+def _() -> None:
+    x = np.full((1, 1, 2, 2), -np.inf, "float32")
+    results = {}
+    for name, context in {"openvino": openvino_context(), **CONTEXTS}.items():
+        builder = ow.MLGraphBuilder(context)
+        graph = builder.build({"y": builder.max_pool2d(builder.input("x", "float32", x.shape))})
+        results[name] = context.compute(graph, {"x": x})["y"].item()
+    assert results["reference"] == -np.inf
+    assert results["openvino"] == np.finfo("float32").min
+
+
 @demonstrates("change", "MLGraphBuilder.softmax: NaN on OpenVINO")
 def _() -> None:
     x = with_nan(1, 3)

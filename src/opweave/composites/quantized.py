@@ -306,7 +306,7 @@ def _(
 ) -> Operand:
     total = integer_matmul(builder, a, b, a_zero_point, b_zero_point)
     one = builder.reshape(a_scale, [])
-    y = builder.cast(total, "float32") * (one * b_scale)
+    y = builder.cast(total, "float32") * (one * per_channel(builder, b_scale, total.rank - 1, total.rank))
     return y if bias is None else y + bias
 
 

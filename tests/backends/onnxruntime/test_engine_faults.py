@@ -11,7 +11,13 @@ import pytest
 from support.arrays import normal
 
 import opweave as ow
-from opweave.composites import quantized_conv2d, resize
+from opweave.composites import (
+    group_query_attention,
+    multi_head_attention,
+    quantized_conv2d,
+    resize,
+    rotary_embedding,
+)
 
 kernels: Any = import_module("opweave.backends.onnxruntime.kernels")
 sessions: Any = import_module("opweave.backends.onnxruntime.sessions")
@@ -311,3 +317,57 @@ def test_prelu_with_slopes_that_are_not_finite(known: bool) -> None:
         return b.prelu(b.input("x", "float32", [4, 4]), b.constant(slopes) if known else b.input("s", "float32", [4]))
 
     assert_right(build, {"x": x} if known else {"x": x, "s": slopes})
+
+
+ATTENDED: dict[str, Callable[..., Any]] = {
+    "multi_head_attention": lambda b, q: multi_head_attention(b, q, q, q, heads=2, scale=0.0),
+    "group_query_attention": lambda b, q: group_query_attention(b, q, q, q, heads=2, groups=2, scale=0.0)[0],
+    "window": lambda b, q: group_query_attention(b, q, q, q, heads=2, groups=2, scale=0.0, window=3)[0],
+}
+
+
+@pytest.mark.parametrize("name", ATTENDED)
+def test_attention_with_a_scale_of_0_is_a_mean(name: str) -> None:
+    """The kernels take 0 for the default."""
+    x = normal(1, 3, 16)
+    assert_right(lambda b: ATTENDED[name](b, b.input("x", "float32", x.shape)), {"x": x})
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 4), (1, 1, 2, 4)])
+def test_rotary_embedding_with_more_tokens_than_rows(shape: tuple[int, ...]) -> None:
+    def rotated(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        x, table = b.input("x", "float32", shape), b.input("table", "float32", [1, 2])
+        options = {"heads": 1} if len(shape) == 3 else {}
+        return rotary_embedding(b, x, table, table, b.constant(np.int64([[0, 0]])), **options)
+
+    assert_right(rotated, {"x": normal(*shape), "table": normal(1, 2)})
+
+
+@pytest.mark.parametrize("options", [{"output_padding": [1, 0]}, {"output_sizes": [2, 6]}])
+def test_transposed_convolution_of_a_row_adds_rows(options: dict[str, Any]) -> None:
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        x = b.reshape(b.input("x", "float32", [1, 1, 4]), [1, 1, 1, 4])
+        return b.conv_transpose2d(x, b.constant(np.ones((1, 1, 1, 3), "float32")), strides=[2, 1], **options)
+
+    assert_right(build, {"x": normal(1, 1, 4)})
+
+
+@pytest.mark.parametrize("is_constant", [False, True])
+@pytest.mark.parametrize("zero_point", [0, 3])
+def test_large_integers_with_scales_of_float16(zero_point: int, is_constant: bool) -> None:
+    numbers, scale = np.int32([100_000, 2049, -70_000]), np.float16([0.01])
+
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        factor = b.constant(scale) if is_constant else b.input("scale", "float16", [1])
+        y = b.dequantize_linear(b.input("x", "int32", [3]), factor, b.constant(np.int32([zero_point])))
+        return b.cast(y, "float32")
+
+    assert_right(build, {"x": numbers, **({} if is_constant else {"scale": scale})})
+
+
+def test_gemm_with_a_beta_of_0_reads_c() -> None:
+    """As the formula has it: 0 times NaN is NaN."""
+    ones, c = np.ones((2, 2), "float32"), np.float32([np.nan, np.inf])
+    assert_right(
+        lambda b: b.gemm(b.input("a", "float32", [2, 2]), b.constant(ones), c=b.constant(c), beta=0.0), {"a": ones}
+    )

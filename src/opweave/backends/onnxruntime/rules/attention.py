@@ -18,9 +18,12 @@ from ..backend import ort
 from ..emit import MICROSOFT, Emitter, Value
 
 
-def _sees_always(query: Operand, key: Operand, mask: Operand | None, causal: bool) -> bool:
-    """Whether each query surely sees a key; the engine returns NaN for a query that sees none."""
-    if query.data_type != "float32" or (mask is not None and not mask.is_constant):
+def _sees_always(query: Operand, key: Operand, mask: Operand | None, causal: bool, scale: float) -> bool:
+    """Whether each query surely sees a key, for which the engine returns NaN if it sees none; and a scale that is not 0.
+
+    The engine takes a scale of 0 for the default.
+    """
+    if not scale or query.data_type != "float32" or (mask is not None and not mask.is_constant):
         return False
     if mask is None:
         return True
@@ -55,9 +58,9 @@ MIN_FUSED_SCORES = 2**20
 """Scores per head from which MultiHeadAttention is faster in spite of transpositions, since it never stores all scores."""
 
 
-def _is_long(query: Operand, key: Operand, mask: Operand | None, causal: bool) -> bool:
+def _is_long(query: Operand, key: Operand, mask: Operand | None, causal: bool, scale: float) -> bool:
     (_, heads, queries, _), (_, groups, keys, _) = query.shape, key.shape
-    plain = heads == groups and mask is None and not causal and query.data_type == "float32"
+    plain = scale != 0 and heads == groups and mask is None and not causal and query.data_type == "float32"
     return plain and queries * keys >= MIN_FUSED_SCORES
 
 
@@ -80,6 +83,7 @@ def _has_kernel(
     bias: Operand | None,
     past_key_scale: Operand | None,
     heads: int,
+    scale: float,
 ) -> bool:
     """Whether the kernel supports the head size and the rotation; after a past, several new keys only for a single batch.
 
@@ -87,7 +91,7 @@ def _has_kernel(
     """
     batches, new, hidden = query.shape
     size = hidden // heads
-    if past_key_scale is not None:
+    if past_key_scale is not None or not scale:  # a scale of 0 is the default
         return False
     if cosines is not None:
         rows, pairs = cosines.shape
@@ -180,7 +184,13 @@ def _(
     return ctx.emit("GroupQueryAttention", *operands, None, bias, sinks, outputs=3, domain=MICROSOFT, **flags)
 
 
-@ort.lower_contrib(composites.rotary_embedding)
+def _has_rows(input: Operand, cosines: Operand) -> bool:
+    """The kernel refuses longer sequences than tables, whatever the positions are."""
+    length, rows = input.shape[2 if input.rank == 4 else 1], cosines.shape[0]
+    return not is_static((length, rows)) or length <= rows
+
+
+@ort.lower_contrib(composites.rotary_embedding, when=_has_rows)
 def _(
     ctx: Emitter, input: Value, cosines: Value, sines: Value, positions: Value | None, heads: int, interleaved: bool
 ) -> Value:

@@ -39,7 +39,9 @@ def _(
     x = ctx.relayout(input, input_layout, "nchw")
     w = ctx.relayout(filter, filter_layout, "iohw" if is_transposed else "oihw")
     outputs = filter_layout.index("o")
-    if (row := row_of(ctx, x)) is not None and is_same_size(w.dims[2], 1) and list(padding[:2]) == [0, 0]:
+    is_row = is_same_size(w.dims[2], 1) and list(padding[:2]) == [0, 0]
+    is_row = is_row and (not is_transposed or is_same_size(attributes["output_sizes"][0], 1))
+    if is_row and (row := row_of(ctx, x)) is not None:
         taps = ctx.reshape(w, (*w.dims[:2], w.dims[3]))
         if is_transposed:
             attributes["output_sizes"] = attributes["output_sizes"][1:]

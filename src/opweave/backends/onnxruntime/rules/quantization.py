@@ -110,8 +110,9 @@ def _(ctx: Emitter, input: Value, scale: Value, zero_point: Value) -> Value:
             return _emit(ctx, "DequantizeLinear", forms[0], input, scale, None)
         # Avoid the kernel: the optimiser inserts QuantizeLinear of int32 after it, for which there is no kernel.
         shape, part = merge_axes(input.dims, scale.dims)
-        x = ctx.cast(ctx.reshape(input, shape), scale.data_type)
-        return _finish(ctx, ctx.emit("Mul", x, ctx.reshape(scale, part)))
+        wide = "float32" if scale.data_type == "float16" else scale.data_type  # float16 does not hold all of int32
+        x, s = ctx.cast(ctx.reshape(input, shape), wide), ctx.cast(ctx.reshape(scale, part), wide)
+        return _finish(ctx, ctx.emit("Mul", x, s))
     x, s, z = _widen(ctx, input.data_type, input, scale, zero_point)
     return _finish(ctx, ctx.emit("Mul", ctx.emit("Sub", x, z), s))
 
