@@ -54,8 +54,8 @@ def check(function: Any, *args: Any, shapes: Any = None, calls: Any = (), **buff
     for call in (args, *calls):
         mine, theirs = ([a.clone() for a in call] for _ in range(2))
         got, expected = compiled(*mine), witness(*theirs)
-        torch.testing.assert_close(got, expected)
-        torch.testing.assert_close(mine, theirs)
+        torch.testing.assert_close(got, expected, equal_nan=True)
+        torch.testing.assert_close(mine, theirs, equal_nan=True)
         torch.testing.assert_close(dict(module.named_buffers()), dict(witness.named_buffers()))
     return compiled
 
@@ -846,3 +846,31 @@ def test_parts_of_subclasses_may_be_large() -> None:
     assert any("access_subclass" in str(node.target) for node in program.graph.nodes)
     compiled = ow.from_torch(program, context=CPU, fallback="error")
     torch.testing.assert_close(compiled(x), module(x), rtol=1e-4, atol=1e-4)
+
+
+EDGES: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
+    "floor division of bytes": (lambda x: x // -3, (torch.arange(-128, 128).to(torch.int8),)),
+    "floor division of int32": (lambda x: x // -3, (torch.tensor([2**31 - 1, -(2**31) + 1, 0], dtype=torch.int32),)),
+    "floor division of int64": (lambda x: x // 3, (torch.tensor([2**63 - 1, -(2**63) + 1, -1]),)),
+    "a view of an argument": (lambda c: (torch.view_as_real(c), c), (torch.randn(3, 4, dtype=torch.complex64),)),
+    "truth of complex numbers": (lambda c: c.bool(), (torch.tensor([0j, 2j, 1, 0.6]),)),
+    "places of NaN": (lambda x, t: torch.bucketize(x, t), (torch.tensor([torch.nan, 1.0]), torch.arange(3.0))),
+    "threshold of NaN": (lambda x: functional.threshold(x, 0.5, 7.0), (torch.tensor([torch.nan, 1.0, 0.0]),)),
+    "the end of lerp": (lambda x, y: torch.lerp(x, y, 1.0), (torch.tensor([1e8]), torch.tensor([1.0]))),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_edges_agree(name: str) -> None:
+    function, args = EDGES[name]
+    check(lambda self, *values: function(*values), *args)
+
+
+def test_resized_images_of_bytes_are_rounded() -> None:
+    images = torch.randint(0, 256, (1, 3, 17, 23), dtype=torch.uint8)
+    compiled = ow.from_torch(
+        module_of(lambda self, x: functional.interpolate(x, size=(31, 13), mode="bilinear")), (images,), context=CPU
+    )
+    difference = compiled(images).int() - functional.interpolate(images, size=(31, 13), mode="bilinear").int()
+    assert difference.abs().max() <= 1
+    assert abs(difference.float().mean()) < 0.1  # PyTorch computes with a fixed point

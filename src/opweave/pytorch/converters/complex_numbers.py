@@ -239,7 +239,7 @@ for _name, _positions in _VALUES.items():
 
 @converts_complex("aten.view_as_real.default", "aten.view_as_complex.default", "aten.view_as_real_copy.default")
 def _(b: MLGraphBuilder, self: MLOperand) -> MLOperand:
-    return self
+    return b.identity(self)  # an argument that is a result would be returned with its own type
 
 
 @converts_complex("aten.complex.default")
@@ -261,6 +261,8 @@ def _(b: MLGraphBuilder, self: MLOperand) -> MLOperand:
 
 @converts_complex("aten.to.dtype", "aten._to_copy.default", "aten.to.other", "prims.convert_element_type.default")
 def _(b: MLGraphBuilder, self: MLOperand, *args: Any, call: AtenCall, **kwargs: Any) -> MLOperand:
+    if call.is_bool:
+        return b.reduce_max(b.not_equal(self, as_type(b, 0, self.data_type)), axes=[self.rank - 1])
     if call.dtype not in PARTS:
         return as_type(b, parts_of(b, self).real, call.data_type)
     if call.dtype_of(0) in PARTS:

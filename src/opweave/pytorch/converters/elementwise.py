@@ -97,15 +97,21 @@ def divide(b: MLGraphBuilder, call: AtenCall, a: Any, d: Any, rounding: str | No
     elif rounding == "trunc" or is_unsigned(x):
         quotient = b.div(x, y)
     else:
-        quotient = b.div(b.sub(x, b.modulus_floor(x, y)), y)
+        quotient = b.sub(b.div(x, y), b.cast(_is_below(b, b.modulus_truncate(x, y), y), x.data_type))
     return as_type(b, quotient, call.data_type)
+
+
+def _is_below(b: MLGraphBuilder, rest: MLOperand, y: MLOperand) -> MLOperand:
+    """Whether a quotient that is rounded toward zero, with this rest, is above the one that is rounded down."""
+    zero = as_type(b, 0, rest.data_type)
+    return b.logical_and(b.not_equal(rest, zero), b.not_equal(b.lesser(rest, zero), b.lesser(y, zero)))
 
 
 def divide_down(b: MLGraphBuilder, x: MLOperand, y: MLOperand) -> MLOperand:
     """Round the exact quotient of floats down: 1 / 0.1 is rounded to 10, but 10 times float32's 0.1 is more than 1."""
     rest = b.modulus_truncate(x, y)
     zero = as_type(b, 0, x.data_type)
-    is_below = b.logical_and(b.not_equal(rest, zero), b.not_equal(b.lesser(rest, zero), b.lesser(y, zero)))
+    is_below = _is_below(b, rest, y)
     quotient = b.sub(b.round_even(b.div(b.sub(x, rest), y)), b.cast(is_below, x.data_type))
     return b.where(b.equal(y, zero), b.div(x, y), quotient)
 
@@ -381,7 +387,7 @@ def _(b: MLGraphBuilder, self: MLOperand, *, call: AtenCall) -> Any:
 @converts("aten.threshold.default")
 def _(b: MLGraphBuilder, self: MLOperand, threshold: float, value: float) -> MLOperand:
     limit, other = as_type(b, threshold, self.data_type), as_type(b, value, self.data_type)
-    return b.where(b.greater(self, limit), self, other)
+    return b.where(b.lesser_or_equal(self, limit), other, self)  # NaN stays
 
 
 @converts("aten.glu.default")
@@ -488,4 +494,7 @@ def _(
 @converts("aten.lerp.Scalar", "aten.lerp.Tensor")
 def _(b: MLGraphBuilder, self: MLOperand, end: MLOperand, weight: Any, *, call: AtenCall) -> MLOperand:
     x, y, w = call.promote(b, self, end, weight)
-    return b.add(x, b.mul(w, b.sub(y, x)))
+    # From the nearer end, so that a weight of 1 gives the end itself.
+    step, one = b.sub(y, x), as_type(b, 1, x.data_type)
+    is_near = b.lesser(b.abs(w), as_type(b, 0.5, x.data_type))
+    return b.where(is_near, b.add(x, b.mul(w, step)), b.sub(y, b.mul(step, b.sub(one, w))))

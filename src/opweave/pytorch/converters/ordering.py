@@ -96,6 +96,8 @@ def _count_smaller(
     """Count the elements of each sorted row that are less than a value, or with `is_right` not greater."""
     compare = b.lesser_or_equal if is_right else b.lesser
     smaller = compare(sorted_values, values)
+    if is_float(values.data_type):  # NaN is sorted behind all numbers
+        smaller = b.logical_or(smaller, b.is_nan(values))
     data_type: DataType = "int32" if has_int32 else "int64"
     return b.reduce_sum(b.cast(smaller, data_type), axes=[smaller.rank - 1])
 

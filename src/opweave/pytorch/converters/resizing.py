@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from ... import composites
 from ...context.builder import MLGraphBuilder
+from ...core.dtypes import is_float
 from ...core.graph import MLOperand
 from ..registry import converts, refuse_if
 
@@ -28,6 +29,9 @@ def _resize(
 
     Scales also map positions, except for `align_corners`; the quotient of the sizes can differ from the scales.
     """
+    if mode != "nearest" and not is_float(input.data_type):
+        y = _resize(b, b.cast(input, "float32"), output_size, scales, mode, **options)
+        return b.cast(b.clamp(b.round_even(y), min_value=0, max_value=255), input.data_type)
     axes = list(range(2, input.rank))
     factors = (
         None if scales is None or any(scale is None for scale in scales) else [float(scale or 0) for scale in scales]
@@ -36,7 +40,7 @@ def _resize(
         factors = None
     if factors is not None:
         refuse_if(min(factors) <= 0, f"its scales are {factors}")
-        y: MLOperand = composites.resize(b, input, axes=axes, scales=factors, mode=mode, **options)
+        y = composites.resize(b, input, axes=axes, scales=factors, mode=mode, **options)
         # The size is rounded down from a scale in float32 there, and in float64 by PyTorch.
         if output_size is None or list(y.shape[2:]) == list(output_size):
             return y
