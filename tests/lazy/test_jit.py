@@ -146,10 +146,11 @@ def test_static_names_parameters() -> None:
         return x * float(table[0])  # a number here, since it is not an operand
 
     assert pick(X, (np.float32(2),)).tolist() == (X * 2).tolist()
-    with pytest.raises(
-        ow.ValidationError, match="argument 'table': an object of type ndarray is neither an array, nor"
-    ):
-        pick(X, np.zeros(2))
+    table = np.float32([3, 0])
+    for table[0] in (3, 5):
+        assert pick(X, table).tolist() == (X * float(table[0])).tolist()
+    with pytest.raises(ow.ValidationError, match="argument 'table': an object of type set is neither an array, nor"):
+        pick(X, {2.0})
     with pytest.raises(
         ow.ValidationError, match=r"jit '<lambda>': static names parameters of the function, got \['y'\]"
     ):
