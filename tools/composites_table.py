@@ -73,6 +73,7 @@ CONDITIONS = {
     "resize": "floats, along the last axes; [not all coordinates](#sampling-images)",
     "rnn": "all but float64",
     "roi_align": "scales above 2**-60",
+    "rotary_embedding": "at least as many rows of the tables as tokens",
     "scaled_dot_product_attention": "long sequences of float32, without a mask",
     "sinh": "float32",
     "space_to_depth": "float32, int8, uint8",
