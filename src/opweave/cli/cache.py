@@ -42,7 +42,7 @@ def list_(verbose: Verbose = False) -> None:
     if entries:
         console.print(table)
     place = disk_cache.directory() or "no directory: this user has none"
-    for kind in dict.fromkeys(entry.kind for entry in sorted(entries, key=lambda entry: entry.kind)):
+    for kind in sorted({entry.kind for entry in entries}):
         console.print(f"{kind}: {_total([entry for entry in entries if entry.kind == kind])}", soft_wrap=True)
     console.print(f"{_total(entries)} of {size(disk_cache.limit())} in {place}", soft_wrap=True)
     if not (graphs := kept_graphs()):

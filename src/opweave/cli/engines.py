@@ -367,21 +367,20 @@ def _prepare(engine: EngineRow, job: Job) -> tuple[Run, Choices]:
     from .programs import ProgramSession, is_program
 
     declare(job.operations)
-    device, backend = engine.device or None, engine.backend or None
-    if is_program(Path(job.model)):
-        program = ProgramSession(
-            Path(job.model), {}, device=device, backend=backend, precision=job.precision, threads=job.threads
-        )
+    path = Path(job.model)
+    target: dict[str, Any] = {"device": engine.device or None, "backend": engine.backend or None}
+    target |= {"precision": job.precision, "threads": job.threads}
+    if is_program(path):
+        program = ProgramSession(path, {}, **target)
         return lambda feed: program.run(None, feed), dict
-    if is_saved_graph(Path(job.model)):
-        options = {"device": device, "backend": backend, "precision": job.precision, "threads": job.threads}
-        graph = GraphSession(Path(job.model), {}, **options)
+    if is_saved_graph(path):
+        graph = GraphSession(path, {}, **target)
         return lambda feed: graph.run(None, feed), dict
-    context = ml.create_context(device=device, backend=backend, precision=job.precision, threads=job.threads)  # type: ignore[arg-type]
+    context = ml.create_context(**target)
     session_options = dict(job.options)
     if engine.name != AUTO:  # "auto" keeps the defaults of sessions
         session_options["specialise"] = "always"
-    session = InferenceSession(Path(job.model), context, **session_options)
+    session = InferenceSession(path, context, **session_options)
     return lambda feed: session.run(None, feed), lambda: _choices_of(session, job) if engine.name == AUTO else {}
 
 

@@ -127,8 +127,11 @@ def _tune_graph(session: GraphSession | ProgramSession, shape: list[str], second
                 feed = gather(arguments, ["random"], 0, [0.0], [1.0])
                 measurements += session.tune(feed, seconds=seconds).measurements
     except KeyboardInterrupt:
-        _print(measurements)
-        errors.print("interrupted; what the table shows is kept")
+        if measurements:
+            _print(measurements)
+            errors.print("interrupted; what the table shows is kept")
+        else:
+            errors.print("interrupted before the first shape was measured")
         raise typer.Exit(INTERRUPTED) from None
     _print(measurements)
     if kept := [measurement for measurement in measurements if measurement.is_kept]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from ...context.tensor import Locks, MLTensor
 from ...support import lazy_imports
 from ...support.errors import OperationError, require
-from ...support.names import short_repr
 from .choice import COMPILING, UNCOMPILED
 from .model_program import ModelProgram
 from .shape_cache import Key, text_of
@@ -210,15 +209,11 @@ class InspectionMethods:
         """
         from ...context.graph import state_of
         from .load import convert
+        from .tuning import combinations_of
 
         parts = self._parts
-        is_list = isinstance(shapes, Sequence) and all(isinstance(item, Mapping) for item in shapes)
-        require(
-            shapes is None or is_list,
-            f"save: shapes must be a list with a shape by name for each input, got {short_repr(shapes)}",
-        )
         combinations = (
-            parts.shape_cache.shapes_in_use() if shapes is None else [parts.shapes_of(item) for item in shapes]
+            parts.shape_cache.shapes_in_use() if shapes is None else combinations_of(parts, "save", shapes, None)[0]
         )
         graph = convert(parts.model, parts.context, parts.inputs, takes_names=True, combinations=combinations)
         for item in combinations if shapes is not None else ():

@@ -42,11 +42,11 @@ def warm_up(
                 raise
             # The program is there; the model refuses random values, such as lengths that do not fit each other.
             getLogger("opweave").info("warmup: the model fails with random inputs for %s: %s", text, error)
-    return {
-        text: (f"{UNCOMPILED}: {refusal}" if refusal else UNCOMPILED)
-        if program.is_open
-        else COMPILED
-        if cache.keeps(program)
-        else DROPPED
-        for text, program, refusal in prepared
-    }
+    return {text: _way(program, refusal, cache.keeps(program)) for text, program, refusal in prepared}
+
+
+def _way(program: ModelProgram, refusal: str, is_kept: bool) -> str:
+    """How calls with the shapes of a program run."""
+    if program.is_open:
+        return f"{UNCOMPILED}: {refusal}" if refusal else UNCOMPILED
+    return COMPILED if is_kept else DROPPED
