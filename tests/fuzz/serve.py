@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import http.client
 import json
 import logging
 import os
 import random
+import shutil
 import socket
 import tempfile
 import time
@@ -79,7 +81,9 @@ def served() -> tuple[Server, Client, Faults]:
     """A server, a page that does nothing wrong, and the faults."""
     faults = Faults()
     logging.getLogger("opweave.serve").addHandler(faults)
-    os.environ["OPWEAVE_CACHE"] = tempfile.mkdtemp(prefix="opweave-fuzz-")  # for graphs by key
+    folder = tempfile.mkdtemp(prefix="opweave-fuzz-")  # for graphs by key
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["OPWEAVE_CACHE"] = folder
     server = Server(port=0, origins=[ORIGIN], device="reference", limits=LIMITS, drafts=True).start()
     page = Client(server)
     page.hello()

@@ -853,6 +853,18 @@ EDGES: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
     "floor division of int32": (lambda x: x // -3, (torch.tensor([2**31 - 1, -(2**31) + 1, 0], dtype=torch.int32),)),
     "floor division of int64": (lambda x: x // 3, (torch.tensor([2**63 - 1, -(2**63) + 1, -1]),)),
     "a view of an argument": (lambda c: (torch.view_as_real(c), c), (torch.randn(3, 4, dtype=torch.complex64),)),
+    "bytes of an argument": (lambda q: (q.to(torch.uint8), q), (torch.tensor([True, False]),)),
+    "angles of signed zeros": (
+        torch.atan2,
+        (torch.tensor([1.0, -1.0, 0.0, -0.0, -0.0]), torch.tensor([-0.0, -0.0, -0.0, -0.0, -1.0])),
+    ),
+    "angles of infinities": (
+        torch.atan2,
+        (
+            torch.tensor([torch.inf, -torch.inf, torch.inf, 1.0]),
+            torch.tensor([torch.inf, torch.inf, -torch.inf, -torch.inf]),
+        ),
+    ),
     "truth of complex numbers": (lambda c: c.bool(), (torch.tensor([0j, 2j, 1, 0.6]),)),
     "places of NaN": (lambda x, t: torch.bucketize(x, t), (torch.tensor([torch.nan, 1.0]), torch.arange(3.0))),
     "threshold of NaN": (lambda x: functional.threshold(x, 0.5, 7.0), (torch.tensor([torch.nan, 1.0, 0.0]),)),
@@ -866,11 +878,13 @@ def test_edges_agree(name: str) -> None:
     check(lambda self, *values: function(*values), *args)
 
 
-def test_resized_images_of_bytes_are_rounded() -> None:
+@pytest.mark.parametrize("antialias", [False, True])
+def test_resized_images_of_bytes_are_rounded(antialias: bool) -> None:
+    def resized(x: Any) -> Any:
+        return functional.interpolate(x, size=(31, 13), mode="bilinear", antialias=antialias)
+
     images = torch.randint(0, 256, (1, 3, 17, 23), dtype=torch.uint8)
-    compiled = ow.from_torch(
-        module_of(lambda self, x: functional.interpolate(x, size=(31, 13), mode="bilinear")), (images,), context=CPU
-    )
-    difference = compiled(images).int() - functional.interpolate(images, size=(31, 13), mode="bilinear").int()
+    compiled = ow.from_torch(module_of(lambda self, x: resized(x)), (images,), context=CPU, fallback="error")
+    difference = compiled(images).int() - resized(images).int()
     assert difference.abs().max() <= 1
     assert abs(difference.float().mean()) < 0.1  # PyTorch computes with a fixed point

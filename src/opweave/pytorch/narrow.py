@@ -90,4 +90,4 @@ def _is_read_by_product(node: Any, user: Any, is_cast: bool) -> bool:
     # Integers without scales are no quantised weight but a table, such as a mask: its products must be exact.
     if is_cast and not (user.users and all(str(other.target) == "aten.mul.Tensor" for other in user.users)):
         return False
-    return sum(argument is node for argument in user.all_input_nodes) == 1
+    return sum(argument is node for argument in user.args) == 1

@@ -246,7 +246,7 @@ class _Ends:
             dtype = meta.dtype
             if isinstance(value, MLOperand) and value.is_input:
                 for item in self.inputs:
-                    if item.name == value.name and item.position is not None:
+                    if item.name == value.name and item.position is not None and item.dtype is dtype:
                         return ProgramOutput("", item.position, None, dtype)
             if isinstance(value, torch.Tensor):
                 return ProgramOutput("", None, value.detach(), dtype)

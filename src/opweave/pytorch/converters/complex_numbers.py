@@ -239,7 +239,7 @@ for _name, _positions in _VALUES.items():
 
 @converts_complex("aten.view_as_real.default", "aten.view_as_complex.default", "aten.view_as_real_copy.default")
 def _(b: MLGraphBuilder, self: MLOperand) -> MLOperand:
-    return b.identity(self)  # an argument that is a result would be returned with its own type
+    return self
 
 
 @converts_complex("aten.complex.default")

@@ -244,9 +244,11 @@ def arc_tangent(b: MLGraphBuilder, y: MLOperand, x: MLOperand) -> MLOperand:
     # atan(y / x), turned by pi where x is negative; for x = 0 the quotient is infinite, or 0 / 0 for the origin.
     zero, pi = as_type(b, 0, x.data_type), as_type(b, math.pi, x.data_type)
     is_origin = b.logical_and(b.equal(x, zero), b.equal(y, zero))
-    angle = composites.atan(b, b.div(y, b.where(is_origin, as_type(b, 1, x.data_type), x)))
-    turn = b.where(b.lesser(y, zero), b.neg(pi), pi)
-    return b.where(b.lesser(x, zero), b.add(angle, turn), angle)
+    quotient = b.div(y, b.where(is_origin, as_type(b, 1, x.data_type), x))
+    is_far = b.logical_and(b.is_infinite(x), b.is_infinite(y))
+    angle = composites.atan(b, b.where(is_far, b.mul(b.sign(x), b.sign(y)), quotient))
+    turn = b.where(is_signed(b, y), b.neg(pi), pi)
+    return b.where(is_signed(b, x), b.add(angle, turn), angle)
 
 
 @converts("aten.hypot.default")
