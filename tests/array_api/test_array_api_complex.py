@@ -264,3 +264,16 @@ def test_order_and_conversions_of_complex_numbers_are_errors() -> None:
     for convert in (float, int, operator.index):
         with pytest.raises(TypeError, match=r"xp\.real"):
             convert(z)
+
+
+def test_arrays_of_numpy_on_the_left_are_promoted() -> None:
+    x, c = xp.asarray(np.float32([1, 2])), np.complex64([1j, 2])
+    for got, expected in (
+        (c * x, c * x.numpy()),
+        (np.complex64(1j) * x, np.complex64(1j) * x.numpy()),
+        (c - x, c - x.numpy()),
+        (np.float64([1, 2]) + xp.asarray(np.float64([3, 4])), np.float64([4, 6])),
+    ):
+        np.testing.assert_array_equal(got.numpy(), expected)
+    with pytest.raises(ow.ValidationError, match="numeric"):
+        np.uint8([1, 2]) + (x > 1)

@@ -1,4 +1,4 @@
-"""Random numbers of the array API: distributions by SciPy's tests, reproducibility, and errors."""
+"""Random numbers of the array API: distributions by the test of Kolmogorov and Smirnov, reproducibility, and errors."""
 
 from __future__ import annotations
 
@@ -138,6 +138,7 @@ ERRORS: list[tuple[Any, str]] = [
     (lambda rng: rng.random(2, dtype="int32"), "random: dtype must be a type of floats, got int32"),
     (lambda rng: rng.uniform(0, float("inf")), "uniform: takes finite numbers of float32, got inf"),
     (lambda rng: rng.normal(0, -1), "normal: scale must not be negative, got -1"),
+    (lambda rng: rng.normal(0, np.float32(-1)), "normal: scale must not be negative, got -1"),
     (lambda rng: rng.integers(0), "integers: there must be 1 to 2**32 integers, got 0 from 0"),
     (lambda rng: rng.integers(0, 2**33), "integers: there must be 1 to 2**32 integers"),
     (lambda rng: rng.integers(0, 300, dtype="int8"), "integers: int8 does not hold integers from 0 to 299"),

@@ -58,7 +58,8 @@ def _public(function: Callable[..., Any], name: str, may_share: bool) -> Callabl
             if name not in _COMPLEX:
                 raise ValidationError(f"{name}: takes no complex numbers; xp.real and xp.imag are their parts")
             if name not in ("asarray", "from_dlpack"):
-                args = tuple(_array_of_numpy(value) for value in args)
+                device = next((value.context for value in args if isinstance(value, (Array, ComplexArray))), None)
+                args = tuple(_array_of_numpy(value, device) for value in args)
             return _COMPLEX[name](*args, **kwargs)
         result = function(*args, **kwargs)
         if may_share:
@@ -90,9 +91,13 @@ def _is_complex(value: Any) -> bool:
     return isinstance(value, str) and value.startswith("complex")
 
 
-def _array_of_numpy(value: Any) -> Any:
+def _array_of_numpy(value: Any, device: Any) -> Any:
     """Return a complex array of NumPy as one of Opweave, and any other value itself."""
-    return _COMPLEX["asarray"](value) if isinstance(value, np.ndarray) and value.dtype.kind == "c" else value
+    return (
+        _COMPLEX["asarray"](value, device=device)
+        if isinstance(value, np.ndarray) and value.dtype.kind == "c"
+        else value
+    )
 
 
 def _apart(result: Any, args: tuple[Any, ...]) -> Any:

@@ -158,7 +158,10 @@ class Generator:
         True
         """
         target = self._dtype(dtype, "normal")
-        require(not isinstance(scale, (int, float)) or scale >= 0, f"normal: scale must not be negative, got {scale}")
+        require(
+            not isinstance(scale, (int, float, np.number)) or bool(scale >= 0),
+            f"normal: scale must not be negative, got {scale}",
+        )
         mean, deviation = (self._parameter(value, target, "normal") for value in (loc, scale))
         return add(mean, multiply(deviation, self._standard(self._shape(size, (mean, deviation), "normal"), target)))
 

@@ -181,6 +181,17 @@ class LazyValue:
 _INTERNAL = frozenset(name for name in vars(LazyValue) if not name.startswith("_"))
 
 
+_REFLECTED = {
+    "add": "__radd__",
+    "subtract": "__rsub__",
+    "multiply": "__rmul__",
+    "divide": "__rtruediv__",
+    "power": "__rpow__",
+    "matmul": "__rmatmul__",
+}
+"""The ufunc that NumPy calls for `array + self` -> the operator of `self`."""
+
+
 class Array(LazyValue, StandardArray, ArrayLike):
     """An array in a context, whose values may be pending. Made by `opweave.array` and by operations.
 
@@ -245,6 +256,9 @@ class Array(LazyValue, StandardArray, ArrayLike):
         # Comparisons with a NumPy array on the left: array < self.
         if method == "__call__" and not options and ufunc.__name__ in COMPARISONS.values():
             return getattr(self.__array_namespace__(), ufunc.__name__)(*inputs)
+        if method == "__call__" and not options and ufunc.__name__ in _REFLECTED and not isinstance(inputs[0], Array):
+            # The reflected operator promotes, and refuses truth values.
+            return getattr(self, _REFLECTED[ufunc.__name__])(inputs[0])
         return super().__array_ufunc__(ufunc, method, *inputs, **options)
 
     def _refuse_ufunc(self, ufunc: Any, method: str) -> NoReturn:
