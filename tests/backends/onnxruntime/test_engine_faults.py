@@ -343,6 +343,21 @@ def test_rotary_embedding_with_more_tokens_than_rows(shape: tuple[int, ...]) -> 
     assert_right(rotated, {"x": normal(*shape), "table": normal(1, 2)})
 
 
+def test_rotary_embedding_of_named_lengths() -> None:
+    table = normal(3, 2)
+    results = []
+    for device in ("cpu", "reference"):
+        context = ow.ml.create_context(device=device, drafts=True)
+        b = ow.MLGraphBuilder(context)
+        x, positions = b.input("x", "float32", [1, "n", 4]), b.input("positions", "int64", [1, "n"])
+        y = rotary_embedding(b, x, b.constant(table), b.constant(table), positions, heads=1)
+        graph = b.build({"y": y})
+        inputs = [{"x": np.ones((1, n, 4), "float32"), "positions": np.zeros((1, n), "int64")} for n in (2, 5, 3)]
+        results.append([context.compute(graph, feed)["y"] for feed in inputs])
+    for mine, expected in zip(*results, strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("options", [{"output_padding": [1, 0]}, {"output_sizes": [2, 6]}])
 def test_transposed_convolution_of_a_row_adds_rows(options: dict[str, Any]) -> None:
     def build(b: ow.MLGraphBuilder) -> ow.MLOperand:

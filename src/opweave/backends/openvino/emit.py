@@ -46,7 +46,7 @@ _NOT_FOLDED = "DisableConstantFolding_0"
 _BESIDE = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "prelu")
 """Operations with a constant that kernels of products fuse as an epilogue."""
 
-_TABLES = ("matmul", "gather")
+_NOT_IN_PLACE = ("matmul", "gather")
 """Operations that are not computed in place of their first operand, and know narrow constants by the nodes that widen them."""
 
 _CONVOLUTIONS, _PRODUCTS = (conv2d, conv_transpose2d, convolution, conv_transpose), (matmul, gemm)
@@ -165,7 +165,7 @@ class Emitter:
             # A convolution of 8 bits takes the right operand as scales of its results, and refuses it if it is no constant.
             # A hidden number must not be the first operand of a result of one element; see `hide`.
             arguments = arguments[::-1]
-        if varies and name not in _TABLES and _is_computed(arguments[0]):
+        if varies and name not in _NOT_IN_PLACE and _is_computed(arguments[0]):
             arguments = (self.hide(arguments[0]), *arguments[1:])
         node = getattr(operators(), name)(
             *map(_engine, arguments), **{key: _engine(v) for key, v in attributes.items()}

@@ -46,7 +46,7 @@ def warm_up(
 
 
 def _way(program: ModelProgram, refusal: str, is_kept: bool) -> str:
-    """How calls with the shapes of a program run."""
+    """The text that says how calls with the shapes of a program run."""
     if program.is_open:
         return f"{UNCOMPILED}: {refusal}" if refusal else UNCOMPILED
     return COMPILED if is_kept else DROPPED

@@ -18,11 +18,8 @@ from ..backend import ort
 from ..emit import MICROSOFT, Emitter, Value
 
 
-def _sees_always(query: Operand, key: Operand, mask: Operand | None, causal: bool, scale: float) -> bool:
-    """Whether each query surely sees a key, for which the engine returns NaN if it sees none; and a scale that is not 0.
-
-    The engine takes a scale of 0 for the default.
-    """
+def _has_plain_kernel(query: Operand, key: Operand, mask: Operand | None, causal: bool, scale: float) -> bool:
+    """Whether the kernel computes the same: it gives NaN to a query that sees no key, and a scale of 0 is its default."""
     if not scale or query.data_type != "float32" or (mask is not None and not mask.is_constant):
         return False
     if mask is None:
@@ -39,7 +36,7 @@ def _bias(mask: np.ndarray | None, causal: bool, queries: int, keys: int) -> np.
     return bias + mask_bias(np.tri(queries, keys, dtype=bool)) if causal else bias
 
 
-@ort.lower_contrib(composites.multi_head_attention, when=_sees_always)
+@ort.lower_contrib(composites.multi_head_attention, when=_has_plain_kernel)
 def _(
     ctx: Emitter, query: Value, key: Value, value: Value, mask: Value | None, heads: int, causal: bool, scale: float
 ) -> Value:
@@ -186,8 +183,7 @@ def _(
 
 def _has_rows(input: Operand, cosines: Operand) -> bool:
     """The kernel refuses longer sequences than tables, whatever the positions are."""
-    length, rows = input.shape[2 if input.rank == 4 else 1], cosines.shape[0]
-    return not is_static((length, rows)) or length <= rows
+    return bool(input.shape[2 if input.rank == 4 else 1] <= cosines.shape[0])
 
 
 @ort.lower_contrib(composites.rotary_embedding, when=_has_rows)
