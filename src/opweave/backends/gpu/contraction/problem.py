@@ -339,10 +339,9 @@ class Problem:
 
 
 def has_few_columns(problem: Problem) -> bool:
-    """Whether the columns are the few vectors of a GEMV: the smaller side, or the one that has no name."""
-    is_named = isinstance(problem.rows, Size)
-    if is_named != isinstance(problem.columns, Size):
-        return is_named
+    """Whether the columns are the few vectors of a GEMV: the smaller side, or the only one that has no name."""
+    if isinstance(problem.rows, Size) or isinstance(problem.columns, Size):
+        return isinstance(problem.columns, int)
     return problem.columns < problem.rows
 
 
