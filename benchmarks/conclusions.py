@@ -342,7 +342,7 @@ def chat(text: str) -> Conclusion:
 
 
 def serving(text: str) -> Conclusion:
-    rows = _with(text, "clients", "requests/s")
+    rows = _with(text, "deployment", "requests/s")
     ours = rows.where("deployment", "^opweave$")
     shares = ours.numbers("opweave / bare")
     bars = [
@@ -482,7 +482,7 @@ def gains() -> str:
     built_in = _with(interop_text, "conv2d", "2 threads, ms").where("", "^4")
     one, two = built_in.numbers("1 thread, ms")[0], built_in.numbers("2 threads, ms")[0]
     requests = (
-        _with(served, "clients", "requests/s")
+        _with(served, "deployment", "requests/s")
         .where("deployment", "^opweave$")
         .where("model", "batches")
         .numbers("requests/s")
