@@ -13,7 +13,8 @@ from support.threads import together
 
 import opweave as ow
 from opweave import backends
-from opweave.context.graph_state import MAX_BINDINGS, DispatchBinding
+from opweave.context.dispatch_binding import DispatchBinding
+from opweave.context.graph_state import MAX_BINDINGS
 
 DEVICES = ["cpu", "reference"]
 

@@ -11,7 +11,7 @@ import pytest
 
 import opweave as ow
 from opweave.composites import center_crop_pad, rotary_embedding
-from opweave.context.graph_state import DynamicGraphState
+from opweave.context.dynamic_graph_state import DynamicGraphState
 from opweave.core.dtypes import ANY, FLOATS, INTEGERS
 from opweave.core.operation import Op
 from opweave.core.size_functions import larger

@@ -23,8 +23,8 @@ from opweave.composites import (
     non_max_suppression,
     scaled_dot_product_attention,
 )
+from opweave.context.dynamic_graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.context.graph import program_of, state_of
-from opweave.context.graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.core.graph import Graph
 from opweave.core.guards import Guards, explore
 from opweave.core.size_functions import (

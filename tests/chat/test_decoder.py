@@ -15,8 +15,8 @@ from opweave.chat import GGUF, Decoder, Model, Sampler
 from opweave.chat.architectures import ARCHITECTURES
 from opweave.chat.model import MATRICES, network
 from opweave.context.builder import NamedBuilder
+from opweave.context.dynamic_graph_state import DynamicGraphState
 from opweave.context.graph import state_of
-from opweave.context.graph_state import DynamicGraphState
 from opweave.core.graph import Graph
 
 CPU = ow.ml.create_context(device="cpu")

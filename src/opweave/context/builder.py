@@ -23,8 +23,10 @@ from ..support.errors import InvalidStateError, ValidationError, require, requir
 from ..support.names import count_of, printable, short_repr
 from ..support.progress import report_work
 from .context import MLContext
+from .dynamic_graph_state import DynamicGraphState
 from .graph import MLGraph, state_of
-from .graph_state import GraphVariant
+from .graph_state import GraphState
+from .open_programs import GraphVariant
 from .tensor import MLTensor
 from .tensors import awaitable, check_alive, own_memory, state_of as context_state
 
@@ -323,9 +325,9 @@ class MLGraphBuilder(Operations):
                 raise ValidationError(f"build: {error}") from None
         context = self._close()
         if self.has_names:
-            return MLGraph(context, graph, partial(_compile, self._context, fuse, fallback), fuse)
+            return MLGraph(DynamicGraphState(context, graph, partial(_compile, self._context, fuse, fallback), fuse))
         program = _compile(self._context, fuse, fallback, graph)
-        built = MLGraph(context, graph, program, fuse)
+        built = MLGraph(GraphState(context, graph, program, fuse))
         if program.untried:
             state_of(built).watch()
         return built
@@ -406,7 +408,7 @@ def build_variants(variants: Sequence[tuple[Mapping[str, MLOperand], Guards]], f
     for builder in builders:
         builder.close()
     guarded = [GraphVariant(graph, guards) for graph, (_, guards) in zip(graphs, variants, strict=True)]
-    return MLGraph(context, first, partial(_compile, ref(context), fuse, "auto"), fuse, guarded)
+    return MLGraph(DynamicGraphState(context, first, partial(_compile, ref(context), fuse, "auto"), fuse, guarded))
 
 
 def _ends(graph: Graph) -> str:

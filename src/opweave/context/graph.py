@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -10,7 +10,8 @@ from ..core.graph import Desc, Graph
 from ..support import hints, lazy_imports
 from ..support.errors import NotSupportedError
 from ..support.names import printable
-from .graph_state import DynamicGraphState, GraphState, GraphVariant
+from .graph_state import GraphState
+from .open_programs import GraphVariant
 from .tensors import state_of as context_state
 
 if TYPE_CHECKING:
@@ -41,20 +42,12 @@ class MLGraph:
     (True, True)
     """
 
-    def __init__(
-        self,
-        context: MLContext,
-        graph: Graph,
-        program: Program | Callable[[Graph], Program],
-        fuse: bool = True,
-        variants: Sequence[GraphVariant] = (),
-    ) -> None:
-        if callable(program):
-            self._state: GraphState = DynamicGraphState(context, graph, program, fuse, variants)
-        else:
-            self._state = GraphState(context, graph, program, fuse)
+    def __init__(self, state: GraphState) -> None:
+        graph = state.recorded
+        assert graph is not None
+        self._state = state
         self._size = len(graph.nodes)
-        context_state(context).add_graph(self)
+        context_state(state.context).add_graph(self)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -327,5 +320,4 @@ def graph_for_all_sizes(graph: MLGraph, subject: str) -> Graph:
 
 def variants_of(graph: MLGraph) -> Sequence[GraphVariant]:
     """The graphs for different sizes that a graph consists of; empty if it has the same operations for all sizes."""
-    state = state_of(graph)
-    return state.variants if isinstance(state, DynamicGraphState) else ()
+    return state_of(graph).variants

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from ..backends import PRECISIONS
 from ..compile.engines import SWITCHED_OFF, describe_choice
+from ..context.dynamic_graph_state import DynamicGraphState
 from ..context.graph import MLGraph, program_of, recorded_graph, state_of
-from ..context.graph_state import DynamicGraphState, GraphState
+from ..context.graph_state import GraphState
 from ..run.program import Program
 from ..support import lazy_imports
 from ..support.formatting import intermediates, sizes_text, table

@@ -12,8 +12,8 @@ import numpy as np
 from .. import memory
 from ..context.builder import MLGraphBuilder
 from ..context.context import MLContext
+from ..context.dynamic_graph_state import DynamicGraphState
 from ..context.graph import MLGraph, program_of, state_of
-from ..context.graph_state import DynamicGraphState
 from ..core.conversion import convert_desc
 from ..core.graph import Desc, Graph, MLOperand, Operand, check_desc
 from ..support.errors import NotSupportedError, OperationError

@@ -14,8 +14,8 @@ import numpy as np
 
 from .. import memory
 from ..context.context import MLContext, ml
+from ..context.dynamic_graph_state import DynamicGraphState
 from ..context.graph import MLGraph, state_of as state_of_graph
-from ..context.graph_state import DynamicGraphState
 from ..context.tensor import MLTensor
 from ..context.tensors import state_of
 from ..core.graph import Desc, Graph, Operand

@@ -18,7 +18,7 @@ import opweave as ow
 from opweave import composites as c
 from opweave.backends.cuda import backend, compiler
 from opweave.backends.cuda.driver import CudaFunction
-from opweave.context import graph_state
+from opweave.context import dynamic_graph_state
 from opweave.context.graph import state_of
 from opweave.core.size_values import values_at
 from opweave.expr.gpu import GpuKernel
@@ -144,7 +144,7 @@ def test_lengths_take_few_programs(
     context: ow.MLContext, monkeypatch: pytest.MonkeyPatch, name: str, programs: int
 ) -> None:
     """A text without a past, and a single token of a decoder without a cache in one operation, have programs of their own."""
-    monkeypatch.setattr(graph_state, "FAR", inf)
+    monkeypatch.setattr(dynamic_graph_state, "FAR", inf)
     make, _ = CASES[name]
     graph = build(context, make, "float32")
     lengths = [(20, 0), (1, 20), (1, 21), (1, 500), (7, 501), (33, 508), (5, 0), (300, 0), (16, 301), (1, 3000)]

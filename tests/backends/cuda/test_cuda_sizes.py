@@ -37,7 +37,7 @@ from opweave.backends.cuda import compiler
 from opweave.backends.cuda.executable import MAX_CHAINS
 from opweave.backends.gpu.contraction import tensor_tiles
 from opweave.backends.gpu.rules import flash_tensor
-from opweave.context import graph_state
+from opweave.context import dynamic_graph_state
 from opweave.context.graph import state_of
 
 PARTS = {**PRODUCTS, **CONVOLUTIONS, **ATTENTION, **STAGED}
@@ -46,7 +46,7 @@ PARTS = {**PRODUCTS, **CONVOLUTIONS, **ATTENTION, **STAGED}
 @pytest.fixture(autouse=True)
 def _no_variants(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled in the background, so that tests count what new sizes need."""
-    monkeypatch.setattr(graph_state, "FAR", inf)
+    monkeypatch.setattr(dynamic_graph_state, "FAR", inf)
 
 
 @pytest.fixture

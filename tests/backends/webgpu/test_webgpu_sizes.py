@@ -30,7 +30,7 @@ from support.webgpu_kernels import engine_of, kernels_of
 
 import opweave as ow
 from opweave.backends.gpu.contraction import tiled, tiles
-from opweave.context import graph_state
+from opweave.context import dynamic_graph_state
 from opweave.context.graph import program_of, state_of
 from opweave.support.background import background
 
@@ -46,7 +46,7 @@ REFERENCE = ow.ml.create_context(device="reference", drafts=True)
 @pytest.fixture(autouse=True)
 def _no_variants(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is compiled in the background, so that tests count what new sizes need."""
-    monkeypatch.setattr(graph_state, "FAR", inf)
+    monkeypatch.setattr(dynamic_graph_state, "FAR", inf)
 
 
 @pytest.fixture
@@ -371,7 +371,7 @@ def test_sizes_share_memory(context: ow.MLContext) -> None:
 
 
 def test_memory_shrinks_with_the_sizes_in_use(context: ow.MLContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opweave.context.graph_state.MAX_VERSIONS", 3)
+    monkeypatch.setattr("opweave.context.dynamic_graph_state.MAX_VERSIONS", 3)
     make = lambda b, x, n, m: b.transpose(b.softmax(x(n, 8), 1))  # noqa: E731
     make_two = lambda b, x, n, m: b.softmax(make(b, x, n, m), 1) + make(b, x, n, m)  # noqa: E731
     graph = build(context, make_two, "float32")
@@ -412,7 +412,7 @@ def test_tensors_and_several_versions(context: ow.MLContext) -> None:
 
 def test_variants_are_used_once_they_are_ready(context: ow.MLContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes far from the first get kernels in the background; results stay those of the reference, in all tensors."""
-    monkeypatch.setattr(graph_state, "FAR", 4)
+    monkeypatch.setattr(dynamic_graph_state, "FAR", 4)
     make = lambda b, x, n, m: b.softmax(b.matmul(x(n, 40), weights(b, x, 40, 30)).relu(), 0)  # noqa: E731
     graph = build(context, make, "float32")
     state, variants = state_of(graph), []

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ...context.context import MLContext, ml
+from ...context.dynamic_graph_state import DynamicGraphState
 from ...context.graph import MLGraph, recorded_graph, state_of
-from ...context.graph_state import DynamicGraphState
 from ...core.graph import Graph
 from ...core.specialise import sizes_of
 from ...memory.arrays import contiguous

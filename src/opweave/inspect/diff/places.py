@@ -14,6 +14,7 @@ from ...compile.engines import choose_engine
 from ...compile.legalise import cut_out
 from ...context.context import MLContext, ml
 from ...context.graph import MLGraph
+from ...context.graph_state import GraphState
 from ...core.graph import Graph, Node, Operand, add_like
 from ...ops.recorder import Recorder
 from ...support.errors import ValidationError
@@ -78,7 +79,7 @@ class Side:
             power_preference=context.power_preference,
             fuse=self.fuse,
         )
-        return MLGraph(context, graph, program, self.fuse)
+        return MLGraph(GraphState(context, graph, program, self.fuse))
 
     def run(self, graph: Graph, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run a graph once on arrays for its inputs, in order; return the outputs, in order."""

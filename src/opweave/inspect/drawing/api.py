@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...context.dynamic_graph_state import DynamicGraphState
 from ...context.graph import MLGraph, recorded_graph, state_of
-from ...context.graph_state import DynamicGraphState
 from ...run.drawing import Drawing
 from ...run.profile import Profile
 from ...support import lazy_imports
