@@ -143,8 +143,8 @@ def pytest_runtest_teardown() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        if (module := sys.modules.get("opweave.lazy.background")) is not None:
-            module.wait()
+        if (module := sys.modules.get("opweave.support.background")) is not None:
+            module.background.wait()
 
 
 @pytest.fixture(autouse=True)
