@@ -22,12 +22,10 @@ from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias
 from ..support import lazy_imports
 from ..support.errors import ValidationError
 from ..support.names import printable
+from .desc import MAX_DIMENSION
 
 Dimension: TypeAlias = "int | Size"
 """An element of a shape."""
-
-MAX_SIZE = 2**31 - 1
-"""The largest dimension: names are dimensions of inputs, which are at most that."""
 
 MAX_QUOTIENTS = 32
 """Maximum number of quotients that `linear_interval` replaces; formulas of networks have as many as they have strides."""
@@ -173,7 +171,7 @@ class Factor:
         if self.kind in _INFIX:
             return -inf, inf
         if not self.arguments:
-            return 0, MAX_SIZE if self.kind == "name" else inf
+            return 0, MAX_DIMENSION if self.kind == "name" else inf
         lows, highs = zip(*map(interval, self.arguments), strict=True)
         return min(lows), max(highs)
 
