@@ -52,7 +52,7 @@ with-extras: small-models
 without-extras: $(VENV)/.dev
 	cd tests && ../$(BIN)/python -m pytest $(ROWS) -p support.without_extras $(WITHOUT_EXTRAS) --deselect tests/cli/test_demo.py::test_demo_accepts_any_image
 
-# What takes long, and one part of sixteen of what `make test` leaves out: `make test-part COMMIT=3`. `make test-cuda` runs that of
+# What takes long, and one of 32 parts of what `make test` leaves out: `make test-part COMMIT=3`. `make test-cuda` runs that of
 # kernels for CUDA.
 test-part:
 	$(MAKE) --jobs=2 with-extras without-extras ROWS='--part $(COMMIT) --ignore=$(CURDIR)/tests/backends/cuda'

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-PARTS = 16
+PARTS = 32
 """The rest is divided into so many: `.ci/run` runs the sample and one part for each change."""
 FEW = 4
 """A test with so many rows keeps all of them."""
@@ -102,7 +102,7 @@ def sample(rows: Sequence[Row]) -> list[str]:
 
 
 def divide(rows: Iterable[Row]) -> dict[str, str]:
-    """The place of each row: `sample`, `long` (each part runs these), or `part 0` to `part 15`.
+    """The place of each row: `sample`, `long` (each part runs these), or `part 0` to `part 31`.
 
     >>> divide([Row("test_one"), Row("test_two", short=0), *(Row(f"test_many[{i}]", short=1) for i in range(3))])
     {'test_one': 'sample', 'test_two': 'long', 'test_many[0]': 'sample', 'test_many[1]': 'long', 'test_many[2]': 'long'}
@@ -123,7 +123,7 @@ def long_in_parts(places: Mapping[str, str]) -> dict[str, str]:
     """Put what takes long into the parts, too.
 
     >>> long_in_parts({"test_one": "sample", "test_two": "long", "test_many[1]": "part 3"})
-    {'test_one': 'sample', 'test_two': 'part 6', 'test_many[1]': 'part 3'}
+    {'test_one': 'sample', 'test_two': 'part 22', 'test_many[1]': 'part 3'}
     """
     return {name: f"part {digest(name) % PARTS}" if place == "long" else place for name, place in places.items()}
 
