@@ -276,6 +276,64 @@ STAGED: dict[str, Build] = {
 }
 """Operations that take several kernels: sequences, batches, lines, and lengths with names."""
 
+
+@ow.recurrence
+def _follow(level: Any, x: Any, *, share: float = 0.25) -> Any:
+    level = level + (x - level) * share
+    return level, level
+
+
+@ow.recurrence(constants="w")
+def _mix(h: Any, x: Any, w: Any) -> Any:
+    batches, size = h.shape
+
+    def element(i: Any, j: Any) -> Any:
+        return ow.expr.tanh(x[i, j] + ow.expr.sum_over(size, lambda k: h[i, k] * w[j, k]))
+
+    new = ow.expr.compute((batches, size), element)
+    return new, new
+
+
+def _rates(b: ow.MLGraphBuilder, x: Any, *shape: Any) -> Any:
+    """Negative numbers, so that states do not grow."""
+    return b.neg(b.abs(x(*shape)))
+
+
+def _selective_scan(b: ow.MLGraphBuilder, x: Any, batches: Any, tokens: Any, *middle: int) -> Any:
+    """Mamba, or Mamba 2 with groups."""
+    width = (4,) if middle else ()
+    rates = _rates(b, x, 6) if middle else _rates(b, x, 6, 5)
+    return c.selective_scan(
+        *(b, x(batches, tokens, 6, *width), b.abs(x(batches, tokens, 6)), rates),
+        *(x(batches, tokens, *middle, 5), x(batches, tokens, *middle, 5), x(6)),
+    )
+
+
+RECURRENCES: dict[str, Build] = {
+    "selective_scan of tokens": lambda b, x, n, m: _selective_scan(b, x, 2, n),
+    "selective_scan of batches and tokens": lambda b, x, n, m: _selective_scan(b, x, m, n),
+    "selective_scan of groups": lambda b, x, n, m: _selective_scan(b, x, m, n, 3),
+    "linear_attention": lambda b, x, n, m: c.linear_attention(
+        *(b, x(m, n, 12), x(m, n, 6) * 0.125, x(m, n, 10), None, _rates(b, x, m, n, 2)),
+        heads=4,
+        groups=2,
+        update_rule="gated",
+    ),
+    "linear_attention with a delta rule": lambda b, x, n, m: c.linear_attention(
+        *(b, x(1, n, 8), x(1, n, 8) * 0.125, x(1, n, 8), x(1, 2, 4, 4), None, x(1, n, 2).sigmoid()),
+        heads=2,
+        groups=2,
+        update_rule="delta",
+    ),
+    "leaky_integrator": lambda b, x, n, m: c.leaky_integrator(b, x(m, n, 3), decay=0.5, axis=1, reversed=True),
+    "steps of rows": lambda b, x, n, m: _follow(b, x(m), x(n, m)),
+    "steps of even rows": lambda b, x, n, m: _follow(
+        b, b.reshape(x(m, 2, 3), [2 * m, 3]), b.reshape(x(n, m, 6), [n, 2 * m, 3])
+    ),
+    "products in steps": lambda b, x, n, m: _mix(b, x(m, 5) * 0.5, x(n, m, 5), x(5, 5) * 0.25),
+}
+"""Recurrences of steps, and of rows, with names."""
+
 INTEGER_PRODUCTS: dict[str, Build] = {
     "integer_matmul": lambda b, x, n, m: c.integer_matmul(b, x(n, m), x(m, 6)),
     "integer_matmul of stacks": lambda b, x, n, m: c.integer_matmul(b, x(n, 3, 10), x(n, 10, m), x(1), x(1)),

@@ -19,6 +19,7 @@ from support.gpu_sizes import (
     INTEGER_PRODUCTS,
     PRODUCT_SIZES,
     PRODUCTS,
+    RECURRENCES,
     SIZES,
     STAGED,
     Build,
@@ -40,7 +41,7 @@ from opweave.backends.gpu.rules import flash_tensor
 from opweave.context import dynamic_graph_state
 from opweave.context.graph import state_of
 
-PARTS = {**PRODUCTS, **CONVOLUTIONS, **ATTENTION, **STAGED}
+PARTS = {**PRODUCTS, **CONVOLUTIONS, **ATTENTION, **STAGED, **RECURRENCES}
 
 
 @pytest.fixture(autouse=True)

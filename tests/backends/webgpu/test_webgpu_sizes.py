@@ -17,6 +17,7 @@ from support.gpu_sizes import (
     INTEGER_PRODUCTS,
     PRODUCT_SIZES,
     PRODUCTS,
+    RECURRENCES,
     SIZES,
     STAGED,
     arrays_for,
@@ -37,7 +38,7 @@ from opweave.support.background import background
 pytest.importorskip("wgpu", reason="wgpu is not installed")
 
 
-ALL = {**EXACT, **CLOSE, **PRODUCTS, **CONVOLUTIONS, **ATTENTION, **STAGED}
+ALL = {**EXACT, **CLOSE, **PRODUCTS, **CONVOLUTIONS, **ATTENTION, **STAGED, **RECURRENCES}
 LEVELS = "top_k of chunks"
 """A case whose number of kernels grows with its size."""
 REFERENCE = ow.ml.create_context(device="reference", drafts=True)
@@ -84,7 +85,7 @@ def test_sums_are_close_to_those_of_static_graphs(context: ow.MLContext, name: s
 
 
 @pytest.mark.parametrize("data_type", ["float32", "float16"])
-@pytest.mark.parametrize("name", [*PRODUCTS, *CONVOLUTIONS, *ATTENTION, *STAGED])
+@pytest.mark.parametrize("name", [*PRODUCTS, *CONVOLUTIONS, *ATTENTION, *STAGED, *RECURRENCES])
 def test_products_are_those_of_the_reference(context: ow.MLContext, name: str, data_type: Any) -> None:
     check_with_reference(context, ALL[name], data_type, 1e-4 if data_type == "float32" else 2e-2, PRODUCT_SIZES)
 

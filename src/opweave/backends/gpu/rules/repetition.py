@@ -15,13 +15,16 @@ from typing import Any
 from ....core.bodies import MAX_UNROLLED_STEPS
 from ....core.dtypes import DataType
 from ....core.graph import Desc, Node, iter_operands, map_operands
+from ....core.guards import estimate
 from ....core.operation import Op
-from ....core.sizes import is_symbolic
+from ....core.size_bounds import names_in_empty
+from ....core.size_values import variables_in
+from ....core.sizes import Dimension, Size, is_multiple, is_same_size, is_symbolic
 from ....expr import ir
 from ....expr.array import Traced
 from ....expr.gpu import Features, Local, Workgroups
 from ....expr.gpu.statements import Fill, Write
-from ....expr.ir import Cast, Const, Expr, Index, Input, Load, Output, Reduce, Stored, walk
+from ....expr.ir import Cast, Const, Expr, Index, Input, Load, Output, Reduce, Source, Stored, walk
 from ....expr.prefix import ChunkedRecurrence, chunked
 from ....expr.recurrence import Recurrence
 from ....expr.recurrent_step import divide_step, rows_of
@@ -29,7 +32,7 @@ from ....expr.reductions import COMBINE, split
 from ....expr.tracing import of_input
 from ....kernels.recurrence import recurrence_of
 from ....support.errors import NotSupportedError
-from .results import Staged, Stages, source_of
+from .results import FIRST_NUMBER, Staged, Stages, source_of
 
 STATES: dict[DataType, DataType] = {
     "float32": "float32",
@@ -71,7 +74,10 @@ def recurrent_form(op: Op[..., Any]) -> Callable[..., Staged]:
         assert op.recurrence is not None
         recurrence = op.recurrence(descs, {name: arguments[name] for name in op.attributes})
         sources = [source_of(array) for array in iter_operands(operands)]
-        return Staged(lambda stages: _run(recurrence, sources, stages))
+        return Staged(
+            lambda stages: _run(recurrence, sources, stages),
+            lambda features: _names_needed(recurrence, sources, features),
+        )
 
     return form
 
@@ -89,6 +95,38 @@ def refusal_of_recurrence(node: Node, features: Features) -> str | None:
         is_short = not is_symbolic((length,)) and length <= MAX_UNROLLED_STEPS
         return None if is_short and not recurrence.step.checks else str(error)
     return ""
+
+
+def _names_needed(recurrence: Recurrence, operands: Sequence[Input], features: Features) -> tuple[set[str], set[str]]:
+    """The names that need numbers for all sizes, and those that need numbers for the sizes of this run only.
+
+    Kernels take names of steps and rows. A kernel runs all steps of a named number, if the device runs loops that long.
+    """
+    descs = [operand.desc for operand in operands]
+    length = recurrence.length_for(descs)
+    divided = divide_step(recurrence, all_outputs=True)
+    rows = rows_of(divided, recurrence.states)
+    along_rows = {(array, axis) for row in rows for array, axis in row.axes.items()}
+    extents: list[Dimension] = [length, *(row.extent for row in rows)]
+    others: list[Dimension] = []
+    for program in divided.programs:
+        computed: list[Stored | Output] = [*program.stored, *program.outputs]
+        arrays: list[Source | Output] = [*program.inputs, *computed]
+        for array in arrays:
+            others += [size for axis, size in enumerate(array.desc.shape) if (array, axis) not in along_rows]
+        for node in walk(*(array.body for array in computed)):
+            others += [variable.extent for variable in node.variables] if isinstance(node, Reduce) else []
+    needed = variables_in(tuple(others))
+    for_this_run = names_in_empty(extents) - needed
+    if needed or for_this_run or not is_symbolic(tuple(extents)):
+        return needed, for_this_run
+    try:
+        results = [Input(FIRST_NUMBER + number, desc) for number, desc in enumerate(recurrence.results_for(descs))]
+        states = operands[: recurrence.states]
+        iterations = _fitting(recurrence, operands, states, results, features, length).iterations(features)
+    except NotSupportedError:  # with numbers, the decomposition may run
+        return variables_in(tuple(extents)), set()
+    return set(), variables_in((length,)) if iterations > features.max_iterations else set()
 
 
 def _check_types(recurrence: Recurrence) -> None:
@@ -112,13 +150,15 @@ def _run(recurrence: Recurrence, operands: Sequence[Input], stages: Stages) -> l
             del stages.stages[before:]
     descs = [operand.desc for operand in operands]
     results = [stages.array(desc.data_type, desc.shape) for desc in recurrence.results_for(descs)]
-    _run_steps(recurrence, operands, results, int(recurrence.length_for(descs)), stages, "the steps")
+    _run_steps(recurrence, operands, results, recurrence.length_for(descs), stages, "the steps")
     return list(map(of_input, results))
 
 
 def _chunk_count(recurrence: Recurrence, operands: Sequence[Input], features: Features) -> int:
-    """The number of chunks of time that keep the device busy, a divisor of the number of steps."""
-    length = int(recurrence.length_for([operand.desc for operand in operands]))
+    """The number of chunks of time that keep the device busy, a divisor of the number of steps; 1 for a named number."""
+    length = recurrence.length_for([operand.desc for operand in operands])
+    if is_symbolic((length, recurrence.shapes)):
+        return 1
     elements = max((source.desc.element_count for source in recurrence.step.inputs[: recurrence.states]), default=0)
     # The steps of a chunk follow each other twice, and the chunks once: 2 length / count + count, least for this count.
     best = math.isqrt(2 * length)
@@ -152,7 +192,7 @@ def _run_steps(
     recurrence: Recurrence,
     operands: Sequence[Input | Const],
     results: Sequence[Input],
-    length: int,
+    length: Dimension,
     stages: Stages,
     title: str,
 ) -> None:
@@ -160,6 +200,9 @@ def _run_steps(
     features, count = stages.features, recurrence.states
     states: Sequence[Input | Const] = list(operands[:count])
     whole = _fitting(recurrence, operands, states, results, features, length)
+    if isinstance(length, Size):
+        stages.add(whole, whole.targets[0], title)
+        return
     steps = length
     if whole.iterations(features) > features.max_iterations:
         once = _fitting(recurrence, operands, states, results, features, length, 0, 1).iterations(features)
@@ -182,16 +225,16 @@ def _fitting(
     states: Sequence[Input | Const],
     results: Sequence[Input],
     features: Features,
-    length: int,
+    length: Dimension,
     start: int = 0,
-    end: int = -1,
+    end: int | None = None,
 ) -> Workgroups:
     """The program for steps from `start` to `end`, with as many rows for each workgroup as the device has memory for."""
     _check_types(recurrence)
     tile = 0
     while True:
         steps = _RepeatedStep(recurrence, [*states, *operands[recurrence.states :]], results, features, tile)
-        program = steps.program(length, start, length if end < 0 else end)
+        program = steps.program(length, start, length if end is None else end)
         if program.shared_bytes <= features.max_shared:
             break
         if steps.tile == 1:
@@ -242,13 +285,13 @@ class _RepeatedStep:
         self.locals: dict[Any, Local] = dict(zip(divided.first.inputs[:count], self.states, strict=True))
         self.locals.update(zip(following, self.new, strict=True) if following else ())
         self.time: Expr = Const(0, "index")
-        self.length = 0
+        self.length: Dimension = 0
 
     def _tile_for(self, features: Features) -> int:
-        most = min(256, features.max_invocations)
-        tile = max(1, min(most // self.size, self.count))
+        most, count = min(256, features.max_invocations), estimate(self.count)
+        tile = max(1, min(most // self.size, count))
         least = MIN_WIDTH if self.is_elementwise else 1
-        while tile > least and -(-self.count // tile) < features.units:
+        while tile > least and -(-count // tile) < features.units:
             tile = max(least, tile // 2)
         return tile
 
@@ -259,7 +302,7 @@ class _RepeatedStep:
     def _inner(self, array: Any) -> list[int]:
         """The axes within a row, without those of size 1."""
         own = self.axes.get(array, {})
-        return [axis for axis, size in enumerate(array.desc.shape) if axis not in own and size != 1]
+        return [axis for axis, size in enumerate(array.desc.shape) if axis not in own and not is_same_size(size, 1)]
 
     def _local(self, array: Input) -> Local:
         shape = [self.tile, *self.rest(array)]
@@ -302,7 +345,7 @@ class _RepeatedStep:
 
     # Statements ------------------------------------------------------------------------------------------------------
 
-    def program(self, length: int, start: int, end: int) -> Workgroups:
+    def program(self, length: Dimension, start: int, end: Dimension) -> Workgroups:
         """The program for the steps from `start` to `end`."""
         divided, count, program = self.divided, self.recurrence.states, self.workgroups
         self.length = length
@@ -343,12 +386,12 @@ class _RepeatedStep:
     def _rows(self, tile: Index) -> list[Expr]:
         """The position along each axis of rows."""
         number = ir.call("add", ir.call("mul", self.workgroups.rows[0], Const(self.tile, "index")), tile)
-        if self.count % self.tile:  # the last workgroup computes the last row several times
+        if not is_multiple(self.count, self.tile):  # the last workgroup computes the last row several times
             number = ir.call("min", number, Const(self.count - 1, "index"))
         positions, stride = [], self.count
         for extent in self.extents:
             stride //= extent
-            position = number if stride == 1 else ir.call("floor_div", number, Const(stride, "index"))
+            position = number if is_same_size(stride, 1) else ir.call("floor_div", number, Const(stride, "index"))
             positions.append(ir.call("mod", position, Const(extent, "index")))
         return positions
 
