@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import re
 import sys
@@ -91,6 +92,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
 
 
+TESTS_BETWEEN_FREEZES = 100
+"""Tests after which Python's garbage collection is kept away from all objects: without that, each of some hundred calls of
+`gc.collect` takes a second once thousands of tests have run."""
+
+
 def pytest_report_header(config: pytest.Config) -> str | None:
     part = config.option.part
     return None if part is None else f"part {part} of 0 to {PARTS - 1}"
@@ -137,14 +143,24 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+finished = itertools.count(1)
+"""Counts the tests that have run."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, object, object]:
-    """Wait for what a test has left to be compiled in the background: the next one counts what is compiled and kept."""
+    """Wait for what a test has left to be compiled in the background: the next one counts what is compiled and kept.
+
+    After some tests, keep Python's garbage collection away from what they have left, as from what pytest collects.
+    """
     try:
         return (yield)
     finally:
         if (module := sys.modules.get("opweave.support.background")) is not None:
             module.background.wait()
+        if next(finished) % TESTS_BETWEEN_FREEZES == 0:
+            gc.collect()
+            gc.freeze()
 
 
 @pytest.fixture(autouse=True)
