@@ -316,6 +316,23 @@ def test_names_may_differ(context: ow.MLContext) -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize("name", ["leaky_integrator", "selective_scan of tokens", "selective_scan of groups"])
+def test_named_steps_run_in_chunks(context: ow.MLContext, name: str) -> None:
+    """A few steps have a program without chunks."""
+    sizes = [{"n": n, "m": 2} for n in (300, 167, 299, 301, 1000)]
+    graph = check_with_reference(context, RECURRENCES[name], "float32", 1e-3, sizes)
+    many = len(kernels_of(graph))
+    assert len(state_of(graph)._open) == 1  # type: ignore[attr-defined]
+    graph = check_with_reference(context, RECURRENCES[name], "float32", 1e-3, [*sizes, {"n": 5, "m": 2}])
+    assert len(kernels_of(graph)) == many - 2
+
+
+def test_steps_longer_than_a_loop(context: ow.MLContext) -> None:
+    """Software adapters leave loops after 65,535 iterations: many steps take several kernels, for their number."""
+    make = RECURRENCES["products in steps"]
+    check_with_reference(context, make, "float32", 1e-3, [{"n": 9, "m": 2}, {"n": 20_001, "m": 2}, {"n": 8, "m": 2}])
+
+
 def test_empty_inputs(context: ow.MLContext) -> None:
     """A size of 0 has a program of its own; later sizes have that of all."""
     for name in "concat", "softmax", "reduce_sum of rows":

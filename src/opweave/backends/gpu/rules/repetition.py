@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from ....core.bodies import MAX_UNROLLED_STEPS
@@ -32,7 +32,7 @@ from ....expr.reductions import COMBINE, split
 from ....expr.tracing import of_input
 from ....kernels.recurrence import recurrence_of
 from ....support.errors import NotSupportedError
-from .results import FIRST_NUMBER, Staged, Stages, source_of
+from .results import Staged, Stages, source_of
 
 STATES: dict[DataType, DataType] = {
     "float32": "float32",
@@ -60,8 +60,15 @@ MIN_CHUNK = 16
 MIN_CHUNKS = 4
 """The smallest number of chunks: they read their sequences twice. An estimate."""
 
+MAX_LESS = 2
+"""A smaller number of chunks without padding is taken, unless it is smaller by more than this factor. An estimate."""
+
 MIN_WIDTH = 32
 """The smallest number of invocations of a workgroup with element-wise steps: a warp of most GPUs."""
+
+
+class _TooManyStepsError(Exception):
+    """A named number of steps is more than a kernel can repeat on a device."""
 
 
 @cache
@@ -102,8 +109,7 @@ def _names_needed(recurrence: Recurrence, operands: Sequence[Input], features: F
 
     Kernels take names of steps and rows. A kernel runs all steps of a named number, if the device runs loops that long.
     """
-    descs = [operand.desc for operand in operands]
-    length = recurrence.length_for(descs)
+    length = recurrence.length_for([operand.desc for operand in operands])
     divided = divide_step(recurrence, all_outputs=True)
     rows = rows_of(divided, recurrence.states)
     along_rows = {(array, axis) for row in rows for array, axis in row.axes.items()}
@@ -121,12 +127,12 @@ def _names_needed(recurrence: Recurrence, operands: Sequence[Input], features: F
     if needed or for_this_run or not is_symbolic(tuple(extents)):
         return needed, for_this_run
     try:
-        results = [Input(FIRST_NUMBER + number, desc) for number, desc in enumerate(recurrence.results_for(descs))]
-        states = operands[: recurrence.states]
-        iterations = _fitting(recurrence, operands, states, results, features, length).iterations(features)
+        _run(recurrence, operands, Stages(features))
     except NotSupportedError:  # with numbers, the decomposition may run
         return variables_in(tuple(extents)), set()
-    return set(), variables_in((length,)) if iterations > features.max_iterations else set()
+    except _TooManyStepsError:
+        return set(), variables_in((length,))
+    return set(), set()
 
 
 def _check_types(recurrence: Recurrence) -> None:
@@ -155,21 +161,30 @@ def _run(recurrence: Recurrence, operands: Sequence[Input], stages: Stages) -> l
 
 
 def _chunk_count(recurrence: Recurrence, operands: Sequence[Input], features: Features) -> int:
-    """The number of chunks of time that keep the device busy, a divisor of the number of steps; 1 for a named number."""
+    """The number of chunks of time that keep the device busy. All chunks but the first have steps that are not padding."""
     length = recurrence.length_for([operand.desc for operand in operands])
-    if is_symbolic((length, recurrence.shapes)):
-        return 1
     elements = max((source.desc.element_count for source in recurrence.step.inputs[: recurrence.states]), default=0)
-    # The steps of a chunk follow each other twice, and the chunks once: 2 length / count + count, least for this count.
-    best = math.isqrt(2 * length)
-    most = min(features.units * ELEMENTS_OF_UNIT // max(elements, 1), length // MIN_CHUNK, best)
-    return next((count for count in range(most, MIN_CHUNKS - 1, -1) if length % count == 0), 1)
+    typical = estimate(length)
+    # The steps of a chunk follow each other twice, and the chunks once: 2 length / count + count, least for this count. For
+    # named numbers of steps it is half of that, which is valid for all numbers from half of the typical one on.
+    best = math.isqrt(typical // 2 if isinstance(length, Size) else 2 * typical)
+    most = min(features.units * ELEMENTS_OF_UNIT // max(estimate(elements), 1), typical // MIN_CHUNK, best)
+    if most < MIN_CHUNKS:
+        return 1
+    size = -(-length // most)
+    if isinstance(length, Size):
+        return most if (most - 1) * size < length else 1
+    least = max(MIN_CHUNKS, most // MAX_LESS)
+    return next((count for count in range(most, least - 1, -1) if length % count == 0), -(-length // size))
 
 
 def _run_in_chunks(
     recurrence: Recurrence, parts: ChunkedRecurrence, count: int, operands: Sequence[Input], stages: Stages
 ) -> list[Traced]:
-    """Add the kernels of a linear recurrence in `count` chunks of time."""
+    """Add the kernels of a linear recurrence in `count` chunks of time.
+
+    The first chunk begins with steps that keep the states, if the number of steps is not a multiple of `count`.
+    """
     states, others = recurrence.states, operands[recurrence.states :]
     descs = [operand.desc for operand in operands]
     results = [stages.array(desc.data_type, desc.shape) for desc in recurrence.results_for(descs)]
@@ -178,13 +193,15 @@ def _run_in_chunks(
         """Arrays for the last states of a part."""
         return [stages.array(source.desc.data_type, source.desc.shape) for source in part.step.inputs[: part.states]]
 
-    size = int(recurrence.length_for(descs)) // count
+    length = recurrence.length_for(descs)
+    size = -(-length // count)
+    padding = count * size - length
     units: list[Const] = [Const(1.0, "float32")] * states + [Const(0.0, "float32")] * states
     factors, first, last = arrays_of(parts.factors), arrays_of(parts.steps), arrays_of(parts.steps)
-    _run_steps(parts.factors, [*units, *others], factors, size, stages, "the factors and sums of chunks")
+    _run_steps(parts.factors, [*units, *others], factors, size, stages, "the factors and sums of chunks", padding)
     combined = [*results[:states], *first]
     _run_steps(parts.combine, [*operands[:states], *factors], combined, count, stages, "the states before chunks")
-    _run_steps(parts.steps, [*first, *others], [*last, *results[states:]], size, stages, "the steps")
+    _run_steps(parts.steps, [*first, *others], [*last, *results[states:]], size, stages, "the steps", padding)
     return list(map(of_input, results))
 
 
@@ -195,24 +212,31 @@ def _run_steps(
     length: Dimension,
     stages: Stages,
     title: str,
+    padding: Dimension = 0,
 ) -> None:
-    """Add the kernels of all steps, several if one would exceed `max_iterations`; states may begin with a constant."""
+    """Add the kernels of all steps, several if one would exceed `max_iterations`; states may begin with a constant.
+
+    `padding` is the number of steps of the first chunks that keep the states.
+    """
     features, count = stages.features, recurrence.states
     states: Sequence[Input | Const] = list(operands[:count])
-    whole = _fitting(recurrence, operands, states, results, features, length)
+    fitting = partial(_fitting, recurrence, operands, features=features, length=length, padding=padding)
+    whole = fitting(states, results)
     if isinstance(length, Size):
+        if whole.iterations(features) > features.max_iterations:
+            raise _TooManyStepsError
         stages.add(whole, whole.targets[0], title)
         return
     steps = length
     if whole.iterations(features) > features.max_iterations:
-        once = _fitting(recurrence, operands, states, results, features, length, 0, 1).iterations(features)
+        once = fitting(states, results, end=1).iterations(features)
         steps = max(1, features.max_iterations // max(once, whole.iterations(features) // length + 1) - 1)
     for start in range(0, length, steps):
         end = min(start + steps, length)
         last = results[:count]
         if end < length:
             last = [stages.array(STATES[state.desc.data_type], state.desc.shape) for state in results[:count]]
-        program = _fitting(recurrence, operands, states, [*last, *results[count:]], features, length, start, end)
+        program = fitting(states, [*last, *results[count:]], start=start, end=end)
         if program.iterations(features) > features.max_iterations:
             raise NotSupportedError("a step repeats loops too often for this device")
         stages.add(program, program.targets[0], title if steps == length else f"{title}, {start} to {end}")
@@ -226,6 +250,7 @@ def _fitting(
     results: Sequence[Input],
     features: Features,
     length: Dimension,
+    padding: Dimension,
     start: int = 0,
     end: int | None = None,
 ) -> Workgroups:
@@ -234,7 +259,7 @@ def _fitting(
     tile = 0
     while True:
         steps = _RepeatedStep(recurrence, [*states, *operands[recurrence.states :]], results, features, tile)
-        program = steps.program(length, start, length if end is None else end)
+        program = steps.program(length, start, length if end is None else end, padding)
         if program.shared_bytes <= features.max_shared:
             break
         if steps.tile == 1:
@@ -286,6 +311,8 @@ class _RepeatedStep:
         self.locals.update(zip(following, self.new, strict=True) if following else ())
         self.time: Expr = Const(0, "index")
         self.length: Dimension = 0
+        self.padding: Dimension = 0
+        self.is_backward = any(along.backward for along in recurrence.inputs if along is not None)
 
     def _tile_for(self, features: Features) -> int:
         most, count = min(256, features.max_invocations), estimate(self.count)
@@ -345,10 +372,10 @@ class _RepeatedStep:
 
     # Statements ------------------------------------------------------------------------------------------------------
 
-    def program(self, length: Dimension, start: int, end: Dimension) -> Workgroups:
+    def program(self, length: Dimension, start: int, end: Dimension, padding: Dimension) -> Workgroups:
         """The program for the steps from `start` to `end`."""
         divided, count, program = self.divided, self.recurrence.states, self.workgroups
-        self.length = length
+        self.length, self.padding = length, padding
         first = divided.first
         for source, operand, local in zip(first.inputs, self.operands, self.states, strict=False):
             tile, rest = self._variables(source)
@@ -364,7 +391,7 @@ class _RepeatedStep:
             for source, output, local in zip(first.inputs, first.outputs[:count], self.new, strict=False):
                 tile, rest = self._variables(output)
                 body = self._shared(self._localised(output, tile, rest), (tile, *rest))
-                self._fill(local, (tile, *rest), self._as_kept(body, source))
+                self._fill(local, (tile, *rest), self._unless_padding(self._as_kept(body, source), output, tile, rest))
             if divided.second is not None:
                 for stored in divided.second.stored:
                     self._store(stored)
@@ -463,8 +490,32 @@ class _RepeatedStep:
         """The position in a sequence whose axis of time is, in the step, an axis of chunks before that of time."""
         if len(at) == sequence.desc.rank:
             return at
-        start = ir.call("mul", at[axis - 1], Const(self.length, "index"))
-        return (*at[: axis - 1], ir.call("add", start, at[axis]), *at[axis + 1 :])
+        position = self._from_first_chunk(at[axis - 1], at[axis])
+        if not is_same_size(self.padding, 0):  # what is written in steps of the padding is overwritten by a later step
+            if self.is_backward:
+                position = ir.call("min", position, Const(sequence.desc.shape[axis - 1] - 1, "index"))
+            else:
+                position = ir.call("max", ir.call("sub", position, Const(self.padding, "index")), Const(0, "index"))
+        return (*at[: axis - 1], position, *at[axis + 1 :])
+
+    def _from_first_chunk(self, chunk: Expr, time: Expr) -> Expr:
+        """The position in the sequence of all chunks, with the padding."""
+        return ir.call("add", ir.call("mul", chunk, Const(self.length, "index")), time)
+
+    def _unless_padding(self, body: Expr, state: Output, tile: Index, rest: Sequence[Index]) -> Expr:
+        """An element of a new state, whose first axis is that of chunks; in steps of the padding, that of the old state."""
+        if is_same_size(self.padding, 0):
+            return body
+        number = next(k for k, output in enumerate(self.divided.first.outputs) if output is state)
+        old = Load(self.states[number], (tile, *rest))
+        (time,) = self._at_time((), 0, self.is_backward)
+        position = self._from_first_chunk(self._position(state, tile, rest)[0], time)
+        count = state.desc.shape[0]
+        if self.is_backward:
+            is_step = ir.call("lesser", position, Const(count * self.length - self.padding, "index"))
+        else:
+            is_step = ir.call("greater_or_equal", position, Const(self.padding, "index"))
+        return ir.call("where", is_step, body, old)
 
     def _store(self, stored: Stored) -> None:
         """Compute an array that the step stores."""
