@@ -286,7 +286,7 @@ class DynamicGraphState(GraphState):
         sizes = self._sizes("dispatch", key)
         with self.lock:
             item = self._nearest(sizes, lambda item: item.guards.hold(sizes))
-            is_near = item is None or item.ratio_to(self._typical(sizes)) <= FAR
+            is_near = item is None or item.guards.ratio_to(self._typical(sizes)) <= FAR
             if is_near or self._is_preparing or self.tailored >= MAX_TAILORED:
                 return
             self._is_preparing = True
@@ -309,7 +309,7 @@ class DynamicGraphState(GraphState):
                 return
             item = self._nearest(sizes, lambda item: item.guards.hold(sizes))
             if item is not None and opened.program.has_kernels_of(item.program):
-                item.similar.append(opened.guards.typical)
+                item.guards.similar.append(opened.guards.typical)
                 return
             opened.program.share_memory((item or self._open[0]).program)
             self._open = [opened, *self._open[: MAX_OPEN - 1]]
@@ -327,7 +327,7 @@ class DynamicGraphState(GraphState):
         if not self.context.backend.may_take_names:
             return next(items, None)
         typical = self._typical(sizes)
-        return min(items, key=lambda item: item.ratio_to(typical), default=None)
+        return min(items, key=lambda item: item.guards.ratio_to(typical), default=None)
 
     # Programs --------------------------------------------------------------------------------------------------------
 
@@ -473,7 +473,7 @@ class DynamicGraphState(GraphState):
         users = dict(zip(inferred.nodes, recorded.nodes, strict=True))
         program.origin = {node: users[origin] for node, origin in program.origin.items()}
         limits = SizeLimits(inferred, max_byte_length) if is_plain and len(sizes) == len(symbols) else None
-        return OpenProgram(guards, program, inferred, limits, ranges, formulas, [])
+        return OpenProgram(guards, program, inferred, limits, ranges, formulas)
 
     def bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:
         """Bind the program for the sizes of tensors to their memory."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ..core.graph import Graph, Node
-from ..core.guards import Guards, largest_ratio
+from ..core.guards import Guards
 from ..core.size_values import values_at
 from ..core.sizes import is_same_shape
 from ..support.records import record
@@ -39,7 +38,6 @@ class OpenProgram:
         guards: the answers for which it is valid.
         graph: the graph with names, as the answers make it.
         limits: of sizes; None if the operations must be checked with each of them.
-        similar: other sizes for which kernels were chosen, and are the same.
         ranges: the ranges of the values of inputs, which may depend on sizes.
         formulas: the values of operands that give sizes.
     """
@@ -50,11 +48,6 @@ class OpenProgram:
     limits: SizeLimits | None
     ranges: Sequence[InputRange]
     formulas: tuple[Any, ...]
-    similar: list[Mapping[str, int]]
-
-    def ratio_to(self, sizes: Mapping[str, int]) -> float:
-        """The largest ratio between a size and the one that kernels were chosen for."""
-        return min(self.guards.ratio_to(sizes), *(largest_ratio(other, sizes) for other in self.similar), inf)
 
     def gives(self, chains: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
         """Whether operands that give sizes have these values for sizes."""

@@ -72,6 +72,8 @@ class Guards:
         self.sizes = sizes
         self.typical = {**sizes, **typical}
         """The sizes of estimates: those of the run, unless others are `typical`."""
+        self.similar: list[Mapping[str, int]] = []
+        """Further sizes whose estimates choose the same code."""
         self.answers: dict[Condition, bool] = {}
         self.lines: dict[Size, str] = {}
         """The lines of users that asked for the numbers of sizes, as ends of messages."""
@@ -95,12 +97,16 @@ class Guards:
         return number
 
     def ratio_to(self, sizes: Mapping[str, int]) -> float:
-        """The largest ratio between a size and its estimate.
+        """The largest ratio between a size and its estimate; with `similar` sizes, the least of these.
 
-        >>> Guards({"n": 8, "m": 3}).ratio_to({"n": 2, "m": 6})
+        >>> guards = Guards({"n": 8, "m": 3})
+        >>> guards.ratio_to({"n": 2, "m": 6})
         4.0
+        >>> guards.similar.append({"n": 2, "m": 3})
+        >>> guards.ratio_to({"n": 2, "m": 6})
+        2.0
         """
-        return largest_ratio(self.typical, sizes)
+        return min(_largest_ratio(typical, sizes) for typical in (self.typical, *self.similar))
 
     def hold(self, sizes: Mapping[str, int]) -> bool:
         """Whether all comparisons have the same answers for other sizes. A formula that divides by 0 has none."""
@@ -110,7 +116,7 @@ class Guards:
             return False
 
 
-def largest_ratio(one: Mapping[str, int], other: Mapping[str, int]) -> float:
+def _largest_ratio(one: Mapping[str, int], other: Mapping[str, int]) -> float:
     """The largest ratio between sizes of the same name; 1 without names."""
     pairs = [(max(1, one[name]), max(1, size)) for name, size in other.items() if name in one]
     return max((max(pair) / min(pair) for pair in pairs), default=1.0)

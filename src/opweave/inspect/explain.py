@@ -11,7 +11,7 @@ from ..context.graph import MLGraph, program_of, recorded_graph, state_of
 from ..context.graph_state import GraphState
 from ..run.program import Program
 from ..support import lazy_imports
-from ..support.formatting import intermediates, sizes_text, table
+from ..support.formatting import chosen_text, intermediates, sizes_text, table
 from ..support.names import count_of, printable
 
 MAX_LISTED = 8
@@ -60,10 +60,7 @@ def _explain_versions(graph: MLGraph, state: DynamicGraphState) -> str:
     for operation, needed in _by_operation(state.numbers_preferred).items():
         lines.append(f"compiled for some sizes of {needed} alone: {operation} has other kernels for these numbers")
     if state.tailored:
-        lines.append(
-            f"kernels chosen for {'; '.join(map(sizes_text, state.chosen_sizes()))}: "
-            f"{count_of(state.tailored, 'program')} compiled in the background"
-        )
+        lines.append(chosen_text(state.chosen_sizes(), state.tailored))
     if state.refusal:
         lines.append(f"compiled for numbers where formulas of sizes do not hold: {state.refusal}")
     return "\n".join([*lines, *_lines(versions[-1].check_alive(), versions[-1])])

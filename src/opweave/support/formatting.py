@@ -89,6 +89,16 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{printable(name)} = {size}" for name, size in sizes.items())
 
 
+def chosen_text(sizes: Sequence[Mapping[str, int]], tailored: int) -> str:
+    """The line of `explain` about the sizes that kernels with names were chosen for.
+
+    >>> chosen_text([{"n": 3}, {"n": 40}], 1)
+    'kernels chosen for n = 3; n = 40: 1 program compiled in the background'
+    """
+    chosen = "; ".join(map(sizes_text, sizes))
+    return f"kernels chosen for {chosen}: {count_of(tailored, 'program')} compiled in the background"
+
+
 def json_value(value: Any) -> Any:
     """Nested dictionaries, lists and tuples as JSON has them: infinite numbers and NaN are strings.
 

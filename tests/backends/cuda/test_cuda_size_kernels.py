@@ -184,7 +184,7 @@ def test_equal_kernels_are_no_variant(context: ow.MLContext) -> None:
         _version_at(graph, {"n": n})
         background.wait()
     state = state_of(graph)
-    assert (state.tailored, len(state._open), len(state._open[0].similar)) == (0, 1, 1)  # type: ignore[attr-defined]
+    assert (state.tailored, len(state._open), len(state._open[0].guards.similar)) == (0, 1, 1)  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave.backends.gpu.schedule import Schedule
+from opweave.context import dynamic_graph_state
+from opweave.support.background import background
 
 pytest.importorskip("wgpu", reason="wgpu is not installed")
 
@@ -24,7 +27,8 @@ def session_of(text: str) -> tuple[ow.InferenceSession, onnxruntime.InferenceSes
 
 @pytest.fixture
 def lowered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An entry for each graph whose kernels are written."""
+    """An entry for each graph whose kernels are written. Nothing is compiled in the background."""
+    monkeypatch.setattr(dynamic_graph_state, "FAR", inf)
     graphs = list[int]()
     start = Schedule.__init__
 
@@ -74,3 +78,22 @@ def test_cache_grows_without_compiling(lowered: list[int]) -> None:
             np.testing.assert_allclose(result, expected, 1e-3, 1e-4, strict=True)
         counts.append(len(lowered))
     assert counts == [1, 2, 2, 2, 2, 2, 3, 3, 3]
+
+
+def test_models_for_far_sizes_are_used_once_they_are_ready(lowered: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes far from the first get kernels in the background, and sizes near to these then use them, too."""
+    monkeypatch.setattr(dynamic_graph_state, "FAR", 4)
+    session, witness = session_of(
+        "g (float[rows, 40] x, float[40, 30] w) => (float[rows, 30] y) {"
+        "  p = MatMul (x, w)  r = Relu (p)  y = Softmax <axis = 0> (r) }"
+    )
+    rng = np.random.default_rng(0)
+    w, counts = rng.standard_normal((40, 30), np.float32), []
+    for rows in (20, 30, 2000, 2000, 20, 1500, 1500, 25, 4000):
+        feed = {"x": rng.standard_normal((rows, 40), np.float32), "w": w}
+        for _ in range(2):
+            np.testing.assert_allclose(session.run(None, feed)[0], witness.run(None, feed)[0], 1e-4, 1e-6, strict=True)
+            background.wait()
+        counts.append(len(lowered))
+    assert counts == [1, 1, 2, 2, 2, 2, 2, 2, 2]
+    assert "kernels chosen for rows = 20; rows = 2000: 1 program compiled in the background" in session.explain()

@@ -52,6 +52,10 @@ class InspectionMethods:
             lines += [f"{shapes}: {way}" for shapes, way in parts.shape_cache.describe().items()]
         if parts.shape_cache.why_one_by_one:
             lines.append(f"shapes are compiled one by one: {parts.shape_cache.why_one_by_one}")
+        if parts.shape_cache.tailored:
+            from ...support.formatting import chosen_text
+
+            lines.append(chosen_text(parts.shape_cache.chosen_sizes(), parts.shape_cache.tailored))
         return "\n".join(lines if models else [*lines, *verification.lines(parts)])
 
     def profile(

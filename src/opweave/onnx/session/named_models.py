@@ -57,11 +57,10 @@ class NamedModel:
     guards: Guards
     compiled: CompiledModel
 
-    def at(self, shapes: Shapes, values: Mapping[str, bytes]) -> CompiledModel | None:
-        """The model for a call; None if it was compiled for other calls."""
-        sizes = self._sizes(shapes) if values == self.values else None
-        if sizes is None or not self.guards.hold(sizes):
-            return None
+    def at(self, shapes: Shapes) -> CompiledModel:
+        """The model for a call that it was compiled for."""
+        sizes = self._sizes(shapes)
+        assert sizes is not None, "the model was compiled for these sizes"
         model = self.compiled.at(sizes)
         if model.takes_all_sizes:
             model.named = self
@@ -72,6 +71,10 @@ class NamedModel:
         sizes = self._sizes(shapes)
         return sizes is not None and self.guards.hold(sizes)
 
+    def ratio_to(self, shapes: Shapes) -> float:
+        """The largest ratio between a size and the one that kernels were chosen for."""
+        return self.guards.ratio_to(self._sizes(shapes) or {})
+
     def _sizes(self, shapes: Shapes) -> dict[str, int] | None:
         pairs = []
         for name, shape in shapes.items():
@@ -80,3 +83,9 @@ class NamedModel:
                 return None
             pairs.append((named, shape))
         return match_sizes(pairs)
+
+
+def nearest(models: Iterable[NamedModel], shapes: Shapes, values: Mapping[str, bytes]) -> NamedModel | None:
+    """The model for a call; of several, the one whose kernels were chosen for the nearest sizes."""
+    items = (model for model in models if model.values == values and model.accepts(shapes))
+    return min(items, key=lambda model: model.ratio_to(shapes), default=None)

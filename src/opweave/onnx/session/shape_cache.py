@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import numpy as np
 
@@ -100,6 +101,7 @@ class ShapeCache:
     Attributes:
         tuned: the measurements of tuning that choose an engine, by shapes as text; `verdicts` has all measurements.
         choices: the count of changes of the programs of calls, by tuning or `forget_shapes`.
+        tailored: the number of models with names that were compiled in the background for sizes far from those of others.
         repeats: recent calls, for the fast path; empty after each such change.
     """
 
@@ -149,7 +151,10 @@ class ShapeCache:
         self._numbers_needed: set[str] = set()  # names that programs have numbers for
         self.why_one_by_one = ""  # why the compiled shapes have no names
         self._named: list[NamedModel] = []
-        self.choices = 0
+        self._is_preparing = (
+            False  # whether a model is compiled in the background for sizes that are far from those of others
+        )
+        self.choices = self.tailored = 0
         self.repeats = Repeats()
         self._queued = 0  # shapes that are compiled, or wait, in the background
 
@@ -413,8 +418,8 @@ class ShapeCache:
             ordered = {argument.name: shapes[argument.name] for argument in self._inputs}
             key: Key = (*ordered.items(), *(sorted(named.values.items()) if named else ()))
             compiled = self.compiled.get(key)
-            if compiled is None and named is not None:
-                compiled = named.at(ordered, named.values)
+            if compiled is None and named is not None and named.accepts(ordered):
+                compiled = named.at(ordered)
             if compiled is None:
                 continue
             if key not in self.compiled and len(self.compiled) >= MAX_COMPILED:
@@ -502,7 +507,6 @@ class ShapeCache:
         self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]
     ) -> CompiledModel | None:
         """The model for a call, of one that is compiled for many shapes; None if each of its shapes must be compiled."""
-        from ...core.guards import Guards
         from . import named_models
 
         is_required = self._why_all not in (None, ALWAYS)  # otherwise, shapes are compiled to be faster
@@ -510,32 +514,92 @@ class ShapeCache:
             return None
         with self._lock:
             decided = {name: np.asarray(value).tobytes() for name, value in values.items()}
-            models = iter(self._named)
-            compiled = next(filter(None, (model.at(shapes, decided) for model in models)), None)
-        if compiled is None:
-            named, sizes = named_models.named_shapes(self._inputs, shapes)
-            if not sizes or None in named.values():
+            entry = named_models.nearest(self._named, shapes, decided)
+        if entry is not None:
+            self._prepare_tailored(entry, shapes, feed, values)
+        else:
+            entry = self._new_named(shapes, feed, values)
+            if entry is None:
                 return None
-            # Expressions of GPUs assume that names are at least 1.
-            empty = {name for name in sizes if sizes[name] == 0} if self._context.backend.may_take_names else set()
-            numbers, model = self._numbers_needed | empty, None
-            while model is None:
-                if numbers >= sizes.keys():
-                    return None
-                guards, count = Guards(sizes), len(numbers)
-                model = self._compile_named(named, sizes, numbers, guards, feed, values)
-                if model is None and len(numbers) == count:
-                    return None
-            named = named_models.with_numbers(named, sizes, numbers)
-            decided = {name: np.asarray(value).tobytes() for name, value in values.items()}
-            entry = named_models.NamedModel(named, decided, guards, model)
-            compiled = entry.at(shapes, decided)
-            assert compiled is not None, "the model was compiled for these sizes"
             with self._lock:
                 self._named = [entry, *self._named[: MAX_NAMED - 1]]
+        compiled = entry.at(shapes)
         with self._lock:
             self._keep(self._key(shapes, values), compiled)
         return compiled
+
+    def _new_named(self, shapes: Shapes, feed: Mapping[str, Any], values: dict[str, Any]) -> NamedModel | None:
+        """The model compiled for these shapes and others; None if each of its shapes must be compiled."""
+        from ...core.guards import Guards
+        from . import named_models
+
+        named, sizes = named_models.named_shapes(self._inputs, shapes)
+        if not sizes or None in named.values():
+            return None
+        # Expressions of GPUs assume that names are at least 1.
+        empty = {name for name in sizes if sizes[name] == 0} if self._context.backend.may_take_names else set()
+        numbers, model = self._numbers_needed | empty, None
+        while model is None:
+            if numbers >= sizes.keys():
+                return None
+            guards, count = Guards(sizes), len(numbers)
+            model = self._compile_named(named, sizes, numbers, guards, feed, values)
+            if model is None and len(numbers) == count:
+                return None
+        named = named_models.with_numbers(named, sizes, numbers)
+        decided = {name: np.asarray(value).tobytes() for name, value in values.items()}
+        return named_models.NamedModel(named, decided, guards, model)
+
+    def _prepare_tailored(
+        self, entry: NamedModel, shapes: Shapes, feed: Mapping[str, Any], values: Mapping[str, Any]
+    ) -> None:
+        """Compile the model in the background if sizes are far from those that the kernels of a GPU were chosen for."""
+        if not self._context.backend.may_take_names:
+            return
+        from ...context.dynamic_graph_state import FAR, MAX_TAILORED
+
+        with self._lock:
+            if self._is_preparing or self.tailored >= MAX_TAILORED or entry.ratio_to(shapes) <= FAR:
+                return
+            self._is_preparing = True
+        from ...support.background import background
+
+        # The task keeps only inputs that may determine shapes.
+        small = {name: np.array(array) for name, array in feed.items() if name in values or may_decide(array)}
+        background.put(partial(_compile_tailored, ref(self), shapes, small, list(values)))
+
+    def compile_tailored(self, shapes: Shapes, feed: Mapping[str, Any], deciding: Collection[str]) -> None:
+        """Compile the model for these shapes, and use it for those that are nearest to them."""
+        from . import named_models
+
+        try:
+            entry = self._new_named(shapes, feed, {name: feed[name] for name in deciding})
+        except (MLError, RuntimeError):
+            # The other models still run. `_is_preparing` stays, so there is no other attempt. Executors raise RuntimeError
+            # when the interpreter ends.
+            return
+        with self._lock:
+            self._is_preparing = False
+            if entry is None or not self._named:
+                return
+            other = named_models.nearest(self._named, shapes, entry.values)
+            if other is not None and entry.compiled.program.has_kernels_of(other.compiled.program):
+                other.guards.similar.append(entry.guards.typical)
+                return
+            entry.compiled.program.share_memory((other or self._named[0]).compiled.program)
+            self._named = [entry, *self._named[: MAX_NAMED - 1]]
+            self.tailored += 1
+            self.choices += 1
+            self.repeats.clear()
+            count = len(self._inputs)
+            for key, _ in self.compiled.items():
+                if named_models.nearest(self._named, dict(key[:count]), dict(key[count:])) is entry:
+                    self.compiled.pop(key)
+                    self._last_used.pop(key, None)
+
+    def chosen_sizes(self) -> list[Mapping[str, int]]:
+        """The sizes for which kernels of models with names were chosen, the first ones first."""
+        return [model.guards.typical for model in reversed(self._named)]
 
     def _compile_named(
         self,
@@ -700,6 +764,7 @@ class ShapeCache:
                 raise OperationError(f"outputs come in shapes that do not fit: {error}") from error
             self._model.surprising.update(error.shapes)
             self.choices += 1
+            self._named = []
             for cache in (self.compiled, self._last_used, self._recent, self.repeats):
                 cache.clear()
 
@@ -752,3 +817,12 @@ class ShapeCache:
         if not self.compiled or compiled.is_shared:
             return len(self.compiled) >= MAX_COMPILED
         return not self._fits(1 + sum(not model.is_shared for _, model in self.compiled.items()))
+
+
+def _compile_tailored(
+    reference: ref[ShapeCache], shapes: Shapes, feed: Mapping[str, Any], deciding: Collection[str]
+) -> None:
+    """Compile a model for these shapes, unless nothing uses the session any more."""
+    cache = reference()
+    if cache is not None:
+        cache.compile_tailored(shapes, feed, deciding)
