@@ -239,6 +239,38 @@ def test_functions_at_special_values(data_type: DataType) -> None:
             assert not len(wrong), (label, [(a[k], b[k], actual[k], expected[k]) for k in wrong[:5]])
 
 
+REARRANGED: list[Callable[[Traced, Traced], Traced]] = [
+    lambda x, y: (x + y) - y,
+    lambda x, y: x - (x - y),
+    lambda x, y: (x + 1) - 1,
+    lambda x, y: (x + y + 7) - (x + y),
+    lambda x, y: x + (-x),
+    lambda x, y: x * y - y * x,
+    lambda x, y: x * y + x * 3,
+    lambda x, y: ex.max(x, y) + -ex.max(x, y),
+    lambda x, y: x * 1e30 * 1e-30,
+    lambda x, y: x * y * 1e-20,
+    lambda x, y: ex.sqrt(x) * ex.sqrt(x),
+    lambda x, y: 0 / x + y,
+]
+
+
+def test_compilers_do_not_rearrange_arithmetic() -> None:
+    values = np.float32([0, 1, -2.5, 1e-10, 1e-20, 1e20, 1e30, -1e30, 3e38, math.inf, -math.inf, math.nan])
+    a, b = (grid.ravel() for grid in np.meshgrid(values, values))
+    program = program_of(lambda x, y: tuple(function(x, y) for function in REARRANGED), a, b)
+    for number, (actual, expected) in enumerate(
+        zip(run_program(program, (a, b)), witness(program, (a, b)), strict=True)
+    ):
+        np.testing.assert_allclose(actual, expected, 1e-7, 1.2e-38, err_msg=f"function {number}")
+
+
+def test_softplus_is_accurate() -> None:
+    x = np.linspace(-100, 100, 4001, dtype=np.float32)
+    (actual,) = run_wgsl(ex.softplus, x)
+    np.testing.assert_allclose(actual, np.logaddexp(0, x.astype(np.float64)), 5e-7, 1.2e-38)
+
+
 @pytest.mark.parametrize("data_type", ANY)
 def test_constants(data_type: DataType) -> None:
     values = [v.item() for v in special(data_type)]

@@ -84,6 +84,7 @@ inline f32 {name}_f32(f32 a, f32 b) {{
 def _overrides() -> Iterator[tuple[str, str]]:
     for name in ("max", "min"):
         yield f"{name}_f32", _EXTREME.format(name=name).strip()
+    yield "kept", "inline f32 kept(f32 x) {\n    return x;\n}"
     yield "div_f32", "inline f32 div_f32(f32 a, f32 b) {\n    return a / b;\n}"
     yield "products_of_bytes", _PRODUCTS_OF_BYTES.strip()
     yield "rounded_to_half", "inline f32 rounded_to_half(f32 x) {\n    return f32(f16(x));\n}"

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...core.dtypes import FLOATS
 from ...core.size_bounds import lower_bound
 from ...core.sizes import Size
-from ..ir import FUNCTIONS, Call, Const, Type, storage
+from ..ir import FUNCTIONS, Call, Const, Expr, Type, storage
 from ..ranges import bounds
 from .dialect import Dialect
 from .mathematics import DECLARATIONS, POWERS
@@ -31,6 +31,17 @@ _SYMBOLS = {name: function.symbol for name, function in FUNCTIONS.items()} | {
 
 _ARITHMETIC = frozenset({"add", "sub", "mul"})
 """Functions whose results may leave the range of signed integers."""
+
+_REARRANGED = {
+    **dict.fromkeys(("add", "sub"), (frozenset({"add", "sub"}), frozenset({"add", "sub", "neg", "mul"}))),
+    "mul": (frozenset({"mul"}), frozenset({"mul", "sqrt"})),
+}
+"""Functions of floats that compilers rearrange -> those operands of them with which they do: beside a number, and beside
+a value that occurs in the operand."""
+
+_REARRANGED_TERMS = frozenset[str]().union(*(names for _, names in _REARRANGED.values()))
+_REARRANGED_DEPTH = 3
+"""Levels of sums and products that compilers rearrange together: patterns of Mesa have at most this many."""
 
 _BUILT_IN = {
     **{name: name for name in ("max", "min", "abs", "ceil", "floor", "sqrt", "is_nan", "is_infinite")},
@@ -149,6 +160,7 @@ def function(node: Call, parts: Sequence[str], dialect: Dialect) -> str:
     if node.name == "reciprocal":
         node, parts = Call("div", (Const(1.0, node.type), *node.parts)), ("1.0f", *parts)
     if node.type in FLOATS and len(parts) == 2:
+        parts = _kept_parts(node, parts)
         for k, part in enumerate(node.parts):
             special = _with_constant(node.name, part, k, parts) if isinstance(part, Const) else ""
             if special:
@@ -167,6 +179,37 @@ def function(node: Call, parts: Sequence[str], dialect: Dialect) -> str:
     return call(node.name, node.parts[-1].type, parts, dialect)
 
 
+def _kept_parts(node: Call, parts: Sequence[str]) -> Sequence[str]:
+    """The operands of a function of two floats; one is kept apart from the other if a compiler may rearrange them.
+
+    WGSL lets compilers rearrange sums and products, as Mesa does: (x + y) - y becomes x, x + (-x) becomes 0 even for NaN,
+    x * y * 1e-20 becomes x * 1e-20 * y, and sqrt(x) * sqrt(x) becomes abs(x).
+    """
+    beside_number, beside_term = _REARRANGED.get(node.name, (frozenset(), frozenset()))
+    # The operand that contains the other one: a part of this one may be kept apart, too, and then cancel the other one.
+    for k in (0, 1) if node.parts[1] in _terms(node.parts[0]) else (1, 0):
+        part, other = node.parts[k], node.parts[1 - k]
+        if isinstance(other, Const):
+            is_rearranged = _is_call(part, beside_number)
+        else:
+            is_rearranged = _is_call(part, beside_term) and not _terms(part).isdisjoint(_terms(other))
+        if is_rearranged:
+            return [call_of("kept", (text,)) if place == k else text for place, text in enumerate(parts)]
+    return parts
+
+
+def _terms(node: Expr, depth: int = _REARRANGED_DEPTH) -> set[Expr | str]:
+    """The values that a sum or product consists of; all numbers are one, because compilers combine them."""
+    if isinstance(node, Const):
+        return {"number"}
+    inner = node.parts if depth and _is_call(node, _REARRANGED_TERMS) else ()
+    return {node, *(term for part in inner for term in _terms(part, depth - 1))}
+
+
+def _is_call(node: Expr, names: Collection[str]) -> bool:
+    return isinstance(node, Call) and node.name in names
+
+
 def _with_constant(name: str, constant: Const, k: int, parts: Sequence[str]) -> str:
     """A call of two floats, if operand `k` is a constant that needs a special function; else empty."""
     value, other = constant.value, parts[1 - k]
@@ -177,6 +220,8 @@ def _with_constant(name: str, constant: Const, k: int, parts: Sequence[str]) -> 
     signed = f"-{operand(other)}" if math.copysign(1, value) < 0 else other
     if value == 0 and name == "div" and k == 1:
         return call_of("over_zero", (signed,))  # llvmpipe folds a division by a constant 0 to an arbitrary number
+    if value == 0 and name == "div":
+        return call_of("zero_over", (signed,))
     if value == 0 and name == "mul":
         return call_of("times_zero", (signed,))  # compilers fold this to 0, even for infinities and NaN
     if name in ("max", "min") and value == value:  # one NaN test is enough

@@ -38,6 +38,11 @@ fn over_zero(x: f32) -> f32 {
     return with_sign(select(infinity(), not_a_number(), x == 0.0f || is_nan(x)), x);
 }
 
+// 0 / x
+fn zero_over(x: f32) -> f32 {
+    return with_sign(select(0.0f, not_a_number(), x == 0.0f || is_nan(x)), x);
+}
+
 // x / x
 fn over_itself(x: f32) -> f32 {
     return select(1.0f, not_a_number(), x == 0.0f || is_infinite(x) || is_nan(x));
@@ -46,6 +51,11 @@ fn over_itself(x: f32) -> f32 {
 // x * 0
 fn times_zero(x: f32) -> f32 {
     return with_sign(select(0.0f, not_a_number(), is_infinite(x) || is_nan(x)), x);
+}
+
+// x. Compilers cannot rearrange it with the arithmetic around: 0xffffffff is a NaN, and so is 0xfffffffe.
+fn kept(x: f32) -> f32 {
+    return bitcast<f32>(min(bitcast<u32>(x), 0xfffffffeu));
 }
 
 fn max_f32(a: f32, b: f32) -> f32 {

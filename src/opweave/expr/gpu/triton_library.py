@@ -58,6 +58,7 @@ class Triton(DialectLibrary):
             # Triton compares the constants that a function returns, and NaN is not equal to itself.
             "infinity": _jit('def infinity():\n    return tl.full((), float("inf"), tl.float32)'),
             "not_a_number": _jit('def not_a_number():\n    return tl.full((), float("nan"), tl.float32)'),
+            "kept": _jit("def kept(x):\n    return x"),
             "div_f32": _jit("def div_f32(a, b):\n    return tl.div_rn(a, b)"),
             # Within 1 ULP of the quotient; "/" of Triton is within 2 ULP. `tl.div_rn` has a branch for each element, and the
             # compiler moves no instructions across it.
