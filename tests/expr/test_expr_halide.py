@@ -463,6 +463,17 @@ def test_division_of_folded_values_compiles() -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+def test_constant_zeros_have_signs() -> None:
+    x = np.float32([0, 1, -1, 3, math.inf, -math.inf, math.nan])
+
+    def function(x: Traced) -> tuple[Traced, ...]:
+        return x / 0, x / -0.0, 0.0**x, (-0.0) ** x, ex.bitcast(ex.where(x > 0, 0.0, -0.0), "int32")
+
+    for actual, expected in both(function, x):
+        np.testing.assert_array_equal(actual, expected)
+        np.testing.assert_array_equal(np.signbit(actual), np.signbit(expected))
+
+
 def test_colour_image() -> None:
     x = np.random.default_rng(0).random((130, 141, 3), np.float32)
     window = lambda y, k, c, x: sum(x[y + dy, k + dx, c] for dy in range(3) for dx in range(3)) / 9  # noqa: E731

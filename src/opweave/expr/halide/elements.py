@@ -26,6 +26,8 @@ _NUMBERS: dict[Type, Callable[[Any], HalideExpr]] = {
 
 
 def constant(value: float, type: Type) -> HalideExpr:
+    if type in FLOATS and value == 0 and math.copysign(1, value) < 0:
+        return mathematics.negate(f32(0))  # Halide takes the constants 0 and -0 for the same one
     return _NUMBERS[type](value if type in FLOATS else int(value))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -77,11 +78,15 @@ class LoopScope:
         divisor = node.parts[-1]
         is_division = node.type == "index" and node.name in ("floor_div", "mod")
         if isinstance(divisor, Const):
-            if is_division and lower_bound(divisor.value) >= 1:
+            value = divisor.value
+            if is_division and lower_bound(value) >= 1:
                 return elements.index_division(node.name, *arguments)
-            is_power = node.name == "pow" and node.type not in FLOATS
-            if is_power and not isinstance(divisor.value, Size) and divisor.value >= 0:
-                return elements.power(node.type, arguments[0], int(divisor.value))
+            if isinstance(value, Size):
+                return elements.call(node.name, divisor.type, arguments)
+            if node.name == "div" and node.type in FLOATS and value == 0:
+                return arguments[0] * hl.f32(math.copysign(math.inf, value))  # Halide refuses to divide by 0
+            if node.name == "pow" and node.type not in FLOATS and value >= 0:
+                return elements.power(node.type, arguments[0], int(value))
         return elements.call(node.name, node.parts[-1].type, arguments)
 
     def _offset(self, node: Load) -> HalideExpr:
