@@ -236,6 +236,7 @@ def test_evaluate_raises_no_warnings() -> None:
             np.int64([-(2**63), 0, 1]),
         )
         result(lambda x: ex.log(x) + 1 / x + ex.exp(x) + ex.cast(ex.cast(x * x, "int8"), "float32"), x)
+        result(lambda x: x * 1e39, x)
 
 
 @pytest.mark.parametrize("function", ["erf", "sigmoid"])
@@ -313,6 +314,21 @@ def test_plan_runs_in_several_threads() -> None:
     for out in outputs[1:]:
         np.testing.assert_array_equal(out, outputs[0])
     np.testing.assert_allclose(outputs[0].sum(1), 1, rtol=1e-5)
+
+
+def test_bitcast_is_not_written_over() -> None:
+    x, copy = np.float32([1, 2]), np.float32([1, 2])
+
+    def function(x: ex.Traced) -> ex.Traced:
+        twice = x * 2
+        return (
+            ex.bitcast((ex.bitcast(x, "int32") + 1) * 3 + (ex.bitcast(twice, "int32") + 1) * 5, "float32") + x + twice
+        )
+
+    bits, more = x.view(np.int32), (x * 2).view(np.int32)
+    expected = ((bits + 1) * 3 + (more + 1) * 5).view(np.float32) + x + x * 2
+    np.testing.assert_array_equal(result(function, x), expected)
+    np.testing.assert_array_equal(x, copy)
 
 
 def test_half_as_an_exponent_is_not_a_square_root() -> None:

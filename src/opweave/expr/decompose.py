@@ -23,6 +23,7 @@ from ..core.guards import estimate
 from ..core.sizes import Size, is_symbolic
 from ..support.errors import NotSupportedError
 from . import integers
+from .elements import to_float32
 from .evaluate import evaluate, slots_of
 from .integers import constant
 from .ir import (
@@ -319,7 +320,7 @@ class _Writer:
     def _constant(self, node: Expr) -> Operand:
         data_type = _computed_type(node.type)
         if isinstance(node, Const):
-            number = float(np.float32(node.value)) if data_type == "float32" else int(node.value)
+            number = float(to_float32(node.value)) if data_type == "float32" else int(node.value)
             return constant(self.b, number, data_type)
         axes = tuple(sorted(node.free, key=lambda variable: self.slots[variable]))
         body = Cast(node, data_type) if node.type in ("float16", "index") else node

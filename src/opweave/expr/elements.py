@@ -86,6 +86,12 @@ _FLOAT_RULES: dict[str, Rule] = {"pow": _float_pow}
 _RULES: dict[str, Rule] = {"sign": _sign, "sigmoid": _sigmoid, "erf": _erf, "where": np.where}
 
 
+def to_float32(value: float) -> np.float32:
+    """Round a number to float32, without NumPy's warning for numbers beyond its range."""
+    with np.errstate(over="ignore"):
+        return np.float32(value)
+
+
 def dtype_of(type: Type, precision: Precision) -> np.dtype[Any]:
     """The NumPy type in which values of `type` are computed."""
     if type in FLOATS:
@@ -109,7 +115,7 @@ def bit_conversion(source: Type, target: Type, precision: Precision) -> Rule:
 
     def rule(x: Array) -> Any:
         narrow = x.astype(source, order="C", copy=False)  # float32, also where floats are computed in float64
-        return narrow.view(target).astype(dtype_of(target, precision), copy=False)
+        return narrow.view(target).astype(dtype_of(target, precision))  # a copy: later instructions write to it
 
     return rule
 

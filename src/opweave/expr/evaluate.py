@@ -211,7 +211,7 @@ class _EvaluationStage:
     def _step(self, node: Expr, alone: bool) -> _Instruction:
         match node:
             case Const():
-                single = node.value if node.type not in FLOATS else np.float32(node.value)
+                single = node.value if node.type not in FLOATS else elements.to_float32(node.value)
                 value = np.array(single, elements.dtype_of(node.type, self.precision))
                 return _Instruction(node, lambda: value, owns=False)
             case Index():

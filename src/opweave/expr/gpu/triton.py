@@ -16,11 +16,11 @@ from ...core.dtypes import DataType
 from ...core.graph import Desc
 from ...core.size_bounds import lower_bound
 from ...core.sizes import Dimension, Size
+from ..elements import to_float32
 from ..ir import Bitcast, Call, Cast, Const, Expr, Index, Load, Source, Type, walk
 from ..ranges import bounds, is_inside
 from .mathematics import POWERS
 from .triton_library import NAN, functions
-from .types import to_float32
 
 TYPES: dict[str, str] = {
     "float32": "fp32",

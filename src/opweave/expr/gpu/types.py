@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core.dtypes import FLOATS, INFO, DataType
+from ..elements import to_float32
 from ..ir import Type
 from .dialect import DialectLibrary
 from .kernel import Features
@@ -61,11 +62,6 @@ def is_plain(value: float, type: Type) -> bool:
     if type not in FLOATS or (value == 0 and math.copysign(1, value) > 0):
         return True
     return bool(2.0**-126 <= abs(to_float32(value)) < math.inf)
-
-
-def to_float32(value: float) -> np.float32:
-    with np.errstate(over="ignore"):
-        return np.float32(value)
 
 
 def bits(value: int | float, type: Type, dialect: DialectLibrary) -> str:
