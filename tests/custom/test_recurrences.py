@@ -295,6 +295,34 @@ def test_other_steps_agree_with_the_reference(name: str, size: int, direction: s
     assert_close(as_list(results), as_list(expected))
 
 
+@compiled
+def test_outputs_read_new_states() -> None:
+    """A state of truth values is stored as uint8, and an element of an array may be beyond the elements of a state."""
+
+    @ow.recurrence(constants="w")
+    def step(h: Any, x: Any, w: Any) -> Any:
+        level = ow.expr.compute(h.shape, lambda i: ow.expr.exp(w[i]))
+        last = ow.expr.exp(w[w.shape[0] - 1])
+        return level > 2, ow.expr.reduce_sum(ow.expr.where(~(level > 2), x, last), [0])
+
+    x, w = normal(3, 4), np.float32([0, 0.5, 1, 2, 3, 4])
+    is_high = np.exp(w[:4]) > 2
+    last, totals = step(np.zeros(4, np.uint8), x, w)
+    assert last.tolist() == is_high.tolist()
+    assert_close([totals], [np.where(is_high, np.exp(w[-1]), x).sum(1)])
+    builder = ow.MLGraphBuilder(CPU)
+    operands = [
+        builder.input(n, t, s) for n, t, s in (("h", "uint8", [4]), ("x", "float32", [3, 4]), ("w", "float32", [6]))
+    ]
+    assert "Halide" in str(builder.build({"y": step(*operands)[1]}).explain())
+
+    @ow.recurrence(constants="w")
+    def beyond(h: Any, x: Any, w: Any) -> Any:
+        return ow.expr.compute(h.shape, lambda i: ow.expr.exp(w[i])), ow.expr.reduce_sum(x + ow.expr.exp(w[5]), [0])
+
+    assert_close([beyond(np.zeros(4, np.float32), x, w)[1]], [(x + np.exp(w[5])).sum(1)])
+
+
 def as_list(results: Any) -> list[Any]:
     return [np.asarray(result) for result in (results if isinstance(results, tuple) else (results,))]
 

@@ -25,6 +25,7 @@ from .ir import (
     unify,
     walk,
 )
+from .ranges import is_inside
 from .recurrence import Recurrence
 
 
@@ -100,7 +101,8 @@ def _read_instead(body: Expr, result: Output, new: Input) -> Expr:
                 indices = tuple(
                     zero if is_same_size(axis.extent, 1) else positions.get(axis, zero) for axis in result.axes
                 )
-                done[node] = Load(new, indices)
+                load = Load(new, indices)
+                done[node] = load if load.type == node.type else Cast(load, node.type)  # bool is stored as uint8
         return () if node in done else node.parts
 
     for node in walk(body, enter=enter):
@@ -118,6 +120,8 @@ def _matches(
             return False
         if isinstance(node, Index) and not is_same_size(node.extent, pattern.extent):
             return False
+        if isinstance(node, Const) and not is_inside((node.value, node.value), pattern.extent):
+            return False  # an element of a longer array
         if not isinstance(node, (Index, Const)):
             return False
         return positions.setdefault(pattern, node) is node or (
