@@ -53,6 +53,23 @@ def test_a_standardised_filter_is_a_constant() -> None:
     assert len(graph.nodes) > 5
 
 
+def test_values_are_shared_by_equal_attributes_alone() -> None:
+    """Texts of large arrays leave out most elements."""
+
+    @ow.recurrence
+    def scaled_sum(total: Any, x: Any, *, scales: Any) -> Any:
+        return total + x * float(scales[1000])
+
+    state, x, held = np.zeros(4, np.float32), np.ones((3, 4), np.float32), []
+    for scale in (1, 2):
+        scales = np.zeros(2000)
+        scales[1000] = scale
+        made, left = folded(lambda b, s=scales: b.relu(scaled_sum(b.constant(state), b.constant(x), scales=s)))
+        held.append(left)
+        assert "scaled_sum" in str(made)
+        assert [c.value.tolist() for c in left.constants] == [[3 * scale] * 4]
+
+
 def test_a_part_of_an_operation_with_several_results_is_a_constant() -> None:
     def build(b: Any) -> Any:
         halves = b.split(b.exp(b.constant(WEIGHTS.reshape(-1)[:8])), 2)

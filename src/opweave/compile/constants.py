@@ -7,6 +7,7 @@ in the order that they read fastest.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from ..memory.arrays import owner_of
 from ..ops import matrix, movement
 from ..ops.elementwise import cast, identity
 from ..ops.recorder import Recorder
+from ..support.cache import Cache
 
 MAX_ELEMENTS = 2**24
 """Largest number of elements, operands and results together, of an operation that is computed here."""
@@ -151,6 +153,10 @@ class _Shared:
         return self.array() if all(source() is not None for source in self.sources) else None
 
 
+_serials = itertools.count()
+_numbers: Cache[object, int] = Cache(4096)
+"""Numbers of operations with attributes, for keys: attributes that differ may have one text, as large arrays have."""
+
 _shared: dict[bytes, _Shared] = {}
 """Computed arrays that graphs hold. Graphs of one model, such as those for several shapes, have the same ones."""
 
@@ -222,7 +228,8 @@ class _FoldedValues:
         counts = {
             name: len(value) if isinstance(value, tuple) else value is not None for name, value in node.inputs.items()
         }
-        text = f"{node.op.name} {id(node.op)} {counts} {node.attributes!r} {parts}"
+        number = _numbers.make((node.op, *node.attributes.items()), partial(next, _serials))
+        text = f"{node.op.name} {number} {counts} {parts}"
         key = hashlib.blake2b(text.encode(), digest_size=32).digest()
         sources = frozenset().union(*(self._sources[operand] for operand in node.operands))
         for number, output in enumerate(node.outputs):

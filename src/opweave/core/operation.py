@@ -30,7 +30,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 from weakref import WeakKeyDictionary
 
 from ..support import hints
-from ..support.cache import Cache
+from ..support.cache import Cache, exact
 from ..support.errors import SignatureError, ValidationError, require
 from ..support.lazy_imports import infer_for_all_sizes, on_arrays
 from ..support.names import count_of, either, listing, short_repr
@@ -87,6 +87,13 @@ _FOR_CALLS = (
     "narrow", "size_operands", "source", "templates", "value_ranges", "widened_limits", "widens",
 )  # fmt: skip
 """Attributes of operations for calls, back ends and Opweave's declarations, which `dir` does not list."""
+
+
+def _differ(value: object, default: object) -> bool:
+    try:
+        return bool(value != default)
+    except ValueError:  # comparing arrays gives arrays
+        return exact(value) != exact(default)
 
 
 class Op(Generic[P, R]):
@@ -270,7 +277,7 @@ class Op(Generic[P, R]):
             default = self.defaults.get(name, self)
             if name in self.casts and isinstance(default, (int, float)):
                 default = dtypes.cast_number(default, arguments[self.casts[name]].data_type)
-            if name in arguments and arguments[name] != default:
+            if name in arguments and _differ(arguments[name], default):
                 yield name, arguments[name]
 
     @overload
