@@ -277,6 +277,15 @@ def test_float16_sums_do_not_overflow_on_the_way() -> None:
     assert result(lambda x: ex.reduce_sum(x) / 4096 + 0, x) == 100
 
 
+@pytest.mark.parametrize("data_type", ["int8", "uint8", "int32", "uint32"])
+def test_means_of_integers_do_not_overflow(data_type: str) -> None:
+    x = np.full((2, 300), np.iinfo(data_type).max, data_type)
+    x[1] -= np.arange(300).astype(data_type) % 2 + 1
+    expected = x.sum(1, dtype=np.int64) // 300
+    (mean,) = evaluated(Case(lambda space, x: ex.reduce_mean(x, [1]), (x,), True, "mean"))
+    assert (mean.dtype, mean.tolist()) == (x.dtype, expected.tolist())
+
+
 def test_sums_of_float32_are_accumulated_in_float64() -> None:
     x = np.float32([1e8, 1, -1e8, 1])
     assert result(lambda x: ex.reduce_sum(x), x) == 2

@@ -171,6 +171,7 @@ ERRORS: list[tuple[str, Callable[..., Any], tuple[Desc, ...], str]] = [
     ("axis before", lambda x: ex.reduce_sum(x, [-3]), (X,), "sum: axes must be in [-2, 2), got [-3]"),
     ("axes twice", lambda x: ex.reduce_sum(x, [-1, 1]), (X,), "axes must differ, got [1, 1]"),
     ("one axis", lambda x: ex.reduce_max(x, 0), (X,), "max: axes must be a sequence of integers, got 0"),
+    ("real axis", lambda x: ex.reduce_max(x, [0.0]), (X,), "max: axes must be a sequence of integers, got [0.0]"),
     ("None", lambda x: None, (X,), "expected an expression or a number, got NoneType"),
     ("no results", lambda x: (), (X,), "an expression must return an array, or a tuple of them"),
     ("leak", leaked, (X,), "the result depends on a position outside of its axes: <Array index[]: i + 1>"),

@@ -68,9 +68,17 @@ def _decomposition_of(node: Node) -> Callable[..., Any]:
     if node.op is ops.split:
         return _split
     if node.op.decomposition is None:
+        operands, results = (
+            ", ".join(str(o.desc) for o in group if is_empty(o)) for group in (node.operands, node.outputs)
+        )
+        if not operands:
+            raise NotSupportedError(
+                f"{node.title}: there are no elements in its result {results}, beside which only operations with a "
+                "decomposition compute other results"
+            )
         raise NotSupportedError(
-            f"{node.title}: there are no elements in {', '.join(str(o.desc) for o in node.operands if is_empty(o))}, "
-            "from which only operations with a decomposition compute elements"
+            f"{node.title}: there are no elements in {operands}, from which only operations with a decomposition compute "
+            "elements"
         )
     return node.op.decomposition
 

@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..core.dtypes import INFO, INTEGERS, DataType
 from ..core.operation import parameter_names
 from ..core.shapes import reduced_shape
+from ..core.sizes import may_exceed
 from ..support.errors import ValidationError, require
 from . import ir
-from .array import Traced, as_array, axes_of, positions_of
+from .array import Traced, as_array, axes_of, cast, positions_of
 from .docstrings import F, add_sections
 from .index_form import check_sizes
 from .ir import Cast, Expr, Index, Reduce, Reduction
@@ -78,10 +80,21 @@ def reduce_min(x: Traced, axes: Sequence[int] | None = None, *, keep_dimensions:
 
 @_over_axes("[1.5, 3.5]")
 def reduce_mean(x: Traced, axes: Sequence[int] | None = None, *, keep_dimensions: bool = False) -> Traced:
-    """Compute the mean over axes; integers are truncated."""
+    """Compute the mean over axes; integers are truncated, and sums of fewer than 64 bits do not overflow."""
     array = as_array(x)
-    total = _reduce("sum", array, axes, keep_dimensions)
-    return total / (math.prod(array.shape) // math.prod(total.shape))
+    if array.data_type not in (*INTEGERS, "index"):
+        total = _reduce("sum", array, axes, keep_dimensions)
+        return total / (math.prod(array.shape) // math.prod(total.shape))
+    own, wide = ir.storage(array.data_type), _type_of_sums(array)
+    total = _reduce("sum", cast(array, wide), axes, keep_dimensions)
+    return cast(total / (math.prod(array.shape) // math.prod(total.shape)), own)
+
+
+def _type_of_sums(array: Traced) -> DataType:
+    """The integers that hold the sum of all elements; of 64 bits for those of 64 bits, too, which wrap around."""
+    info = INFO[ir.storage(array.data_type)]
+    is_small = info.bits == 8 and not may_exceed(math.prod(array.shape), 2**23)
+    return INFO[f"{'int' if info.kind == 'i' else 'uint'}{32 if is_small else 64}"].name
 
 
 @_over_axis("[1, 0]")
@@ -163,9 +176,8 @@ def _reduce_element(reduction: Reduction, variables: tuple[Index, ...], body: Ex
 def _reduce(reduction: Reduction, x: Traced, axes: Sequence[int] | None, keep_dimensions: bool) -> Traced:
     array = as_array(x)
     rank = array.rank
-    require(
-        axes is None or isinstance(axes, Sequence), f"{reduction}: axes must be a sequence of integers, got {axes!r}"
-    )
+    is_sequence = axes is None or (isinstance(axes, Sequence) and all(hasattr(axis, "__index__") for axis in axes))
+    require(is_sequence, f"{reduction}: axes must be a sequence of integers, got {axes!r}")
     requested = range(rank) if axes is None else axes
     require(
         all(-rank <= axis < rank for axis in requested),

@@ -535,6 +535,16 @@ def test_custom_operations_of_nothing() -> None:
     with pytest.raises(ow.NotSupportedError, match=message):
         build_graph(CONTEXTS["cpu"], lambda b, x: count(b, x), {"x": X})
 
+    @ow.op
+    def parts(self: Any, x: ow.MLOperand) -> tuple[ow.Desc, ow.Desc]:
+        return ow.Desc("int32", (0,)), x.desc
+
+    parts.kernel("cpu", lambda x, out: None)
+    with pytest.raises(
+        ow.NotSupportedError, match=r"parts: there are no elements in its result int32\[0\], beside which"
+    ):
+        build_graph(CONTEXTS["cpu"], lambda b, x: parts(b, x)[1], {"x": ones(3)})
+
 
 def test_models_of_nothing(tmp_path: Any) -> None:
     graph = build_graph(CONTEXTS["cpu"], mixed, FEEDS)
