@@ -325,6 +325,18 @@ def test_plan_runs_in_several_threads() -> None:
     np.testing.assert_allclose(outputs[0].sum(1), 1, rtol=1e-5)
 
 
+def test_numbers_out_of_bounds_are_as_computed_positions() -> None:
+    x = np.float32([1, 2, 3])
+    for k in (-4, -1, 0, 2, 3):
+        for access, expected in (("clamped", x[min(max(k, 0), 2)]), ("padded", x[k] if 0 <= k < 3 else 9)):
+
+            def function(x: ex.Traced, k: int = k, access: str = access) -> ex.Traced:
+                reads = x.clamped if access == "clamped" else x.padded(9)
+                return ex.compute((2,), lambda i: ex.where(i == 0, reads[k], reads[i - 1 + k]))
+
+            assert result(function, x).tolist() == [expected, expected]
+
+
 def test_bitcast_is_not_written_over() -> None:
     x, copy = np.float32([1, 2]), np.float32([1, 2])
 

@@ -95,7 +95,7 @@ class Traced:
 
     Operators and the functions of `opweave.expr` apply to all elements, with NumPy's broadcasting. `x[i, j]` is the
     element at a position that must be in bounds; otherwise use `x.clamped[i, j]`, `x.padded(0)[i, j]` or `x.checked[i,
-    j]`. Nothing is computed during tracing.
+    j]`, for which -1 is out of bounds, too. Nothing is computed during tracing.
 
     >>> import numpy as np, opweave as ow
     >>> @ow.expression
@@ -168,14 +168,15 @@ class Traced:
         return _Access(element)
 
     def _element(self, key: Any, fit: Callable[[Traced, Expr, int], Expr]) -> Traced:
-        indices = [fit(self, index, axis) for axis, index in enumerate(self._indices(key))]
+        from_end = fit is _require_inside  # negative numbers count from the end, unless they may be outside
+        indices = [fit(self, index, axis) for axis, index in enumerate(self._indices(key, from_end))]
         values: dict[Expr, Expr] = {v: i for v, i in zip(axes_of(self.shape), indices, strict=True) if v is not i}
         body = ir.substitute(self.body, values)
         if body is not self.body:
             check_nodes(len(ir.walk(body)))
         return Traced((), body)
 
-    def _indices(self, key: Any) -> list[Expr]:
+    def _indices(self, key: Any, from_end: bool = False) -> list[Expr]:
         items = key if isinstance(key, tuple) else (key,)
         require(
             len(items) == self.rank,
@@ -196,8 +197,8 @@ class Traced:
                     f"an index must be an integer, got {item!r}; compute(shape, function) takes parts of arrays"
                 ) from None
             size = self.shape[axis]
-            is_negative = lower_bound(position) < 0 and -size <= position < 0
-            indices.append(Const(position + size if is_negative else position, "index"))
+            is_from_end = from_end and lower_bound(position) < 0 and -size <= position < 0
+            indices.append(Const(position + size if is_from_end else position, "index"))
         return indices
 
     # Operators -------------------------------------------------------------------------------------------------------
