@@ -213,15 +213,43 @@ FEATURES = {"cuda": CUDA, "few buffers": replace(CUDA, max_buffers=8)}
 def test_copies_are_what_the_schedule_makes(
     first: int, precision: Any, features: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rules = _Rules(features).with_precision(precision)
     for seed in range(first, first + 5):
-        graph = legal(random_graph(seed), rules)
-        with monkeypatch.context() as patch:
-            copied = Schedule(graph, rules, features)
-            patch.setattr(scheduling, "layer_runs", lambda nodes, facts: [])
-            made = Schedule(graph, rules, features)
-        assert described(copied, graph) == described(made, graph), seed
-        assert copied.unrounded == made.unrounded, seed
+        check(random_graph(seed), features, precision, monkeypatch, seed)
+
+
+def check(graph: Graph, features: Any, precision: Any, monkeypatch: pytest.MonkeyPatch, what: object) -> None:
+    """Compare the steps of a graph with those that are made without copies."""
+    rules = _Rules(features).with_precision(precision)
+    graph = legal(graph, rules)
+    with monkeypatch.context() as patch:
+        copied = Schedule(graph, rules, features)
+        patch.setattr(scheduling, "layer_runs", lambda nodes, facts: [])
+        made = Schedule(graph, rules, features)
+    assert described(copied, graph) == described(made, graph), what
+    assert copied.unrounded == made.unrounded, what
+
+
+@pytest.mark.parametrize("names", ["pp pp pp pp pq pq", "pp pp pp pp qp qp", "pq pq pq pq pp pp", "xp xp xp xx xx xx"])
+def test_shared_arrays_in_other_places(names: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers that read the same arrays, at other places from one layer on: `names` has two letters for each layer."""
+    b = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    arrays = {name: b.constant(np.full(SIZE, ord(name), "float32")) for name in "pq"}
+    arrays["x"] = b.input("x", "float32", [SIZE])
+    y = b.input("y", "float32", [3, SIZE])
+    for factor, offset in names.split():
+        y = b.add(b.mul(b.softmax(y, 1), arrays[factor]), arrays[offset])
+    check(Graph.reaching({"y": y}), CUDA, "float32", monkeypatch, names)
+
+
+def test_a_constant_and_a_result_from_before_the_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All layers read both: states have them in another order, and comparing operands with positions is an error."""
+    b = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    y = b.input("y", "float32", [3, SIZE])
+    before, constant = b.tanh(y), b.constant(np.ones(SIZE, "float32"))
+    for _ in range(6):
+        y = b.add(y, constant)
+        y = b.add(b.sub(y, b.reduce_mean(y, axes=[1], keep_dimensions=True)), before)
+    check(Graph.reaching({"y": y}), CUDA, "float32", monkeypatch, "layers")
 
 
 def legal(graph: Graph, rules: Any) -> Graph:

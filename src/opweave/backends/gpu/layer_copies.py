@@ -117,7 +117,7 @@ class LayerState:
 
     Attributes:
         number: of the first node behind the position.
-        live: by the operand's place in the graph, relative to the position if it belongs to a layer.
+        live: by the operand's place in the graph, relative to the position if it belongs to a layer; else by identity.
         cached: for places that `live` reads, the results of kernels that are not repeated (`Kernels.cached`).
         arrays: what is in `live` and the constants that the next layer reads, in the order in which kernels bind arrays.
     """
@@ -169,7 +169,8 @@ class LayerCopies:
                 continue
             at = self.order[operand.node]
             form, content = _Structure(), None
-            key: Any = (operand, id(value))
+            # By identity: an operand that is compared with a number raises an error.
+            key: Any = (id(operand), id(value))
             if at >= self.run.start:
                 key = at - number, operand.node.outputs.index(operand)
                 content = form.of(value.desc if isinstance(value, Input) else (value.result, value.alias, value.anchor))
@@ -196,7 +197,7 @@ class LayerCopies:
         ):
             array = self.values.get(operand)
             if operand.is_constant and isinstance(array, Input):
-                numbers.append((array.number, operand))
+                numbers.append((array.number, id(operand)))
         arrays = [key for _, key in sorted(numbers, key=lambda pair: pair[0])]
         return LayerState(number, live, cached, arrays)
 
@@ -268,15 +269,19 @@ class LayerCopies:
             if self.order[live.operand.node] >= self.run.start:
                 yield live
 
+    def place_in_memory(self, operand: Operand) -> Buffer | None:
+        """The place of an operand in memory; None for a pending one, or a constant that nothing has read yet."""
+        value = self.values.get(operand)
+        return self.kernels.places[value] if isinstance(value, Input) else None
+
     def place_of(self, operand: Operand) -> Buffer:
         """The place of a constant or an input of the graph."""
-        value = self.values.get(operand)
-        if value is None:
+        place = self.place_in_memory(operand)
+        if place is None:
             assert operand.is_constant, operand
             place = Buffer(operand.desc, "constant", value=GpuConstant.of(operand.value))
-            value = self.values[operand] = self.kernels.array_in(operand.desc, place)
-        assert isinstance(value, Input)
-        return self.kernels.places[value]
+            self.values[operand] = self.kernels.array_in(operand.desc, place)
+        return place
 
     # Copies -----------------------------------------------------------------------------------------------------------
 
@@ -375,11 +380,16 @@ class _CopiedLayer:
         return other
 
     def _make_place(self, place: Buffer) -> Buffer:
+        operand = self._by_place.get(place)
+        own = None if operand is None else self._operands[operand]
         if place in self._crossing:
             behind = self._crossing[place]
-            return behind if self._previous is None else self._previous.place(behind)
-        if place in self._by_place:
-            return self._copies.place_of(self._operands[self._by_place[place]])
+            crossed = behind if self._previous is None else self._previous.place(behind)
+            if own is not None and self._copies.place_in_memory(own) is not crossed:
+                raise UnlikeError("an array that the layer before and this one read, and that differs between layers")
+            return crossed
+        if own is not None:
+            return self._copies.place_of(own)
         if place.value is not None:
             if (sources := self._copies.kernels.computed.get(place)) is not None:
                 if all(self.place(source) is source for source in sources):

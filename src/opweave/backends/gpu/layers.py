@@ -99,13 +99,13 @@ def _run_from(
 
     def corresponds(operand: Operand, before: Operand, first: int) -> bool:
         """Whether an operand of the layer that begins at `first` corresponds to `before`, one of the previous layer."""
-        if operand.node is not None and before.node is not None and operand is not before:
+        if operand.node is not None and before.node is not None:
             at, other = order[operand.node], order[before.node]
+            if operand is before:
+                # Results of the run itself are read by the layers that follow, or by nobody else.
+                return at < start
             same = operand.node.outputs.index(operand) == before.node.outputs.index(before)
             return same and at - other == length and at >= max(start, first - length)
-        if operand is before:
-            # Results of the run itself are read by the layers that follow, or by nobody else.
-            return operand.node is None or order[operand.node] < start
         if operand.is_constant and before.is_constant:
             if not operand.shape and exact(operand.value) != exact(before.value):
                 return False
