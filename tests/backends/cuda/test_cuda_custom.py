@@ -139,6 +139,29 @@ def test_custom_whole_kernel(context: ow.MLContext) -> None:
     assert (kernel.workgroups, kernel.block, kernel.entry_point) == ((5, 1, 1), (64, 1, 1), "sums")
 
 
+def test_kernels_of_one_text_have_blocks_of_their_own(context: ow.MLContext) -> None:
+    """Nodes of other shapes, in one graph and in a later one."""
+
+    @ow.op
+    def doubled_rows(self: Any, x: ow.MLOperand) -> Any:
+        return x.desc
+
+    @doubled_rows.kernel("cuda")
+    def _(x: Any, out: Any) -> Any:
+        text = """extern "C" __global__ void doubled(const float* x, float* out) {
+            int i = blockIdx.x * blockDim.x + threadIdx.x;
+            out[i] = 2 * x[i];
+        }"""
+        return ow.cuda.Source(text, grid=x.shape[0], block=x.shape[1])
+
+    arrays = [np.random.default_rng(0).random(shape, np.float32) for shape in ((3, 4), (2, 7), (5, 9))]
+    builder = ow.MLGraphBuilder(context)
+    results = {f"y{k}": doubled_rows(builder.input(f"x{k}", "float32", a.shape)) for k, a in enumerate(arrays[:2])}
+    found = context.compute(builder.build(results), {f"x{k}": a for k, a in enumerate(arrays[:2])})
+    for array, result in zip(arrays, [*found.values(), computed(context, doubled_rows, arrays[2])], strict=True):
+        np.testing.assert_array_equal(result, 2 * array)
+
+
 def test_passes_share_scratch_memory(context: ow.MLContext) -> None:
     @ow.op
     def centred(self: Any, x: ow.MLOperand) -> Any:

@@ -130,7 +130,9 @@ class GpuKernel:
 
     @property
     def key(self) -> Hashable:
-        return self.source, self.compiler, self.options, self.compiled, self.starts_early
+        # The texts of users say neither their entry point nor the threads of a block.
+        text = self.source, self.entry_point, self.block
+        return *text, self.compiler, self.options, self.compiled, self.starts_early
 
     @property
     def block(self) -> tuple[int, int, int]:
