@@ -228,28 +228,78 @@ def test_batcher_waits_for_others() -> None:
 
 
 def test_quick_models_run_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And give the same results; a run that takes long goes back to a thread."""
+    """And give the same results. A single slow run changes nothing, most of them or a long one go back to a thread."""
     threads: list[str] = []
     run = BatchedModel.run
 
     def watched(self: BatchedModel, requests: Any) -> Any:
-        threads.append(current_thread().name.partition("_")[0])
+        threads.append(current_thread().name.partition("_")[0].removeprefix("opweave-"))
         return run(self, requests)
+
+    def ask_often(rows: int, count: int) -> list[Any]:
+        x = np.ones((rows, 16), np.float32)
+        answers = [np.load(io.BytesIO(ask(server, path, npy(x), **headers)[2])).tolist() for _ in range(count)]
+        assert answers == [layer(x)[1].tolist()] * count
+        return [threads.pop(0) for _ in range(count)]
 
     monkeypatch.setattr(BatchedModel, "run", watched)
     monkeypatch.setattr(http, "QUICK_NANOSECONDS", 10**10)
+    monkeypatch.setattr(http, "LONG_NANOSECONDS", 10**11)
     monkeypatch.setattr(http, "QUICK_RUNS", 3)
-    x = np.ones((1, 16), np.float32)
     path, headers = (
         "/v2/models/layer/infer?output=best",
         {"Content_Type": "application/x-npy", "Accept": "application/x-npy"},
     )
     with ModelServer({"layer": served_model("layer")}) as server:
-        results = [np.load(io.BytesIO(ask(server, path, npy(x), **headers)[2])).tolist() for _ in range(5)]
+        assert ask_often(1, 5) == ["serving"] * 3 + ["server"] * 2
+        assert ask_often(2, 1) == ["serving"]  # other shapes have other times
         monkeypatch.setattr(http, "QUICK_NANOSECONDS", 0)
-        results += [np.load(io.BytesIO(ask(server, path, npy(x), **headers)[2])).tolist() for _ in range(2)]
-    assert results == [layer(x)[1].tolist()] * 7
-    assert threads == ["opweave-serving"] * 3 + ["opweave-server"] * 3 + ["opweave-serving"]
+        assert ask_often(1, 4) == ["server"] * 2 + ["serving"] * 2
+        monkeypatch.setattr(http, "QUICK_NANOSECONDS", 10**10)
+        assert ask_often(1, 3) == ["serving"] * 2 + ["server"]
+        monkeypatch.setattr(http, "LONG_NANOSECONDS", 0)
+        assert ask_often(1, 2) == ["server", "serving"]
+
+
+def test_heads_and_bodies_are_sent_together() -> None:
+    """A head whose body comes later is sent before; a large body is not copied behind its head."""
+    parts: list[bytes] = []
+
+    class Transport:
+        def __init__(self) -> None:
+            self.is_closing = self.get_extra_info = None
+
+        def write(self, data: bytes) -> None:
+            parts.append(bytes(data))
+
+        def close(self) -> None:
+            parts.append(b"close")
+
+        abort = close
+
+    async def main() -> None:
+        transport = listening.WholeResponses(Transport(), asyncio.get_running_loop())
+        head, large = b"HTTP/1.1 200 OK\r\n\r\n", bytes(listening.MAX_HELD_BYTES + 1)
+        for writes, expected in (
+            ([head, b"body"], [head + b"body"]),
+            ([head, memoryview(b"body"), b"more"], [head + b"body", b"more"]),
+            ([head, large], [head, large]),
+            ([head, b"HTTP/1.1", b"more"], [head + b"HTTP/1.1", b"more"]),
+            ([head], [head]),
+        ):
+            parts.clear()
+            for data in writes:
+                transport.write(data)
+            await asyncio.sleep(0)
+            assert parts == expected
+        for end, expected in ((transport.close, [head, b"close"]), (transport.abort, [b"close"])):
+            parts.clear()
+            transport.write(head)
+            end()
+            await asyncio.sleep(0)
+            assert parts == expected
+
+    asyncio.run(main())
 
 
 def test_joined_requests_get_their_own_results() -> None:
@@ -679,6 +729,14 @@ def test_what_is_no_request_is_400_with_the_reason(server: ModelServer, head: by
 
 def progress(server: ModelServer, name: str) -> float:
     return samples(server)["opweave_requests_in_progress", frozenset({("model", name), ("version", "1")})]
+
+
+def test_slow_heads_end(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of later requests; time between requests does not count."""
+    monkeypatch.setattr(listening, "HEAD_SECONDS", 0.3)
+    whole = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for parts, count in (([b"GET /v2 HTTP/1.1\r\n"], 0), ([whole, whole + b"GET /v2"], 2)):
+        assert exchange(server, *parts, pause=0.5).count(b'{"live":true}') == count
 
 
 def test_slow_bodies_end(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:

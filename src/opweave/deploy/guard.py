@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -77,6 +78,7 @@ class SiteGuard:
         return ""
 
 
+@lru_cache(64)  # each client sends the same name with each request
 def is_loopback(host: str) -> bool:
     """Whether a name or address means this machine alone.
 

@@ -28,15 +28,63 @@ MIN_BODY_BYTES = 1 << 14
 LAST_SECONDS = 0.5
 """Seconds that idle connections stay open while the server stops, for requests on their way: longer than a round trip."""
 
+MAX_HELD_BYTES = 1 << 16
+"""Maximum bytes of a body that is copied behind its head, to send both by one system call. An estimate."""
+
 BACKLOG = 1024
 """Number of connections that the system keeps until they are accepted."""
 
 
+class WholeResponses:
+    """A transport that sends the head of a response together with the body, if both come in the same step of the loop.
+
+    Each system call wakes the client, which then may take the processor of the server.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._head = b""
+        self.is_closing = transport.is_closing
+        self.get_extra_info = transport.get_extra_info
+
+    def write(self, data: bytes) -> None:
+        """Hold the head of a response; send anything else, behind the head."""
+        if not self._head and data[:5] == b"HTTP/":
+            self._head = data
+            self._loop.call_soon(self._send_head)
+        elif self._head and len(data) <= MAX_HELD_BYTES:
+            data, self._head = self._head + data, b""
+            self._transport.write(data)
+        else:
+            self._send_head()
+            self._transport.write(data)
+
+    def _send_head(self) -> None:
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
+
+    def close(self) -> None:
+        """Close the connection, once all data are sent."""
+        self._send_head()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._head = b""
+        self._transport.abort()
+
+
 class BoundedProtocol(HttpToolsProtocol):
-    """A connection whose heads, trailers and extensions of chunks have a limit, and that ends if its client is too slow."""
+    """A connection whose heads, trailers and extensions of chunks have a limit, and that ends if its client is too slow.
+
+    One timer of a connection serves all its requests: a timer for each request would cost more than its bounds are worth.
+    """
 
     _uncounted = _body_bytes = 0
     _timer: asyncio.TimerHandle | None = None
+    _deadline: float | None = None
+    _is_in_body = False
 
     def connection_made(self, transport: Any) -> None:
         """Start the clock of the first head."""
@@ -44,7 +92,8 @@ class BoundedProtocol(HttpToolsProtocol):
         # asyncio does so only for sockets that were made with the number of the protocol. Without it, a response of two parts
         # waits 40 ms for the client's acknowledgement of the first.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._timer = self.loop.call_later(HEAD_SECONDS, transport.abort)
+        self.transport: Any = WholeResponses(transport, self.loop)
+        self._start_clock(HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""
@@ -65,14 +114,14 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Start the clock of the next head."""
         super().on_message_begin()
-        if self._timer is None:
-            self._timer = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+        if self._deadline is None:
+            self._start_clock(HEAD_SECONDS)
 
     def on_headers_complete(self) -> None:
         """Start the clock of the body, and let the application begin."""
-        self._stop_timer()
         self._uncounted = self._body_bytes = 0
-        self._timer = self.loop.call_later(BODY_SECONDS, self._check_body)
+        self._is_in_body = True
+        self._start_clock(BODY_SECONDS)
         super().on_headers_complete()
         if self.flow.read_paused:  # a request before it is being answered
             self._body_bytes = MIN_BODY_BYTES
@@ -85,19 +134,36 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Stop the clock, and pass on the end of the body."""
-        self._stop_timer()
+        self._deadline, self._is_in_body = None, False
         self._uncounted = 0
         super().on_message_complete()
 
-    def _check_body(self) -> None:
-        """End the connection of a client that sends too little of a body."""
-        is_paused = self.flow.read_paused  # the server is too slow, not the client
-        if self._body_bytes < MIN_BODY_BYTES and not is_paused:
+    def _start_clock(self, seconds: float) -> None:
+        """Give the client this time. A timer that ends before continues with the rest of the time."""
+        self._deadline = self.loop.time() + seconds
+        if self._timer is None or self._timer.when() > self._deadline:
+            self._stop_timer()
+            self._timer = self.loop.call_at(self._deadline, self._check_clock)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
             self._timer = None
+
+    def _check_clock(self) -> None:
+        """End the connection of a client that is too slow."""
+        self._timer = None
+        if self._deadline is None:
+            return
+        if self.loop.time() < self._deadline:
+            self._timer = self.loop.call_at(self._deadline, self._check_clock)
+            return
+        is_paused = self.flow.read_paused  # the server is too slow, not the client
+        if not self._is_in_body or (self._body_bytes < MIN_BODY_BYTES and not is_paused):
             self.transport.abort()
             return
         self._body_bytes = MIN_BODY_BYTES if is_paused else 0
-        self._timer = self.loop.call_later(BODY_SECONDS, self._check_body)
+        self._start_clock(BODY_SECONDS)
 
     def _refuse(self, text: str) -> None:
         """Send an error in the form of all others, and close the connection."""
@@ -108,11 +174,6 @@ class BoundedProtocol(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + content)
         self.transport.close()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 class GracefulServer(uvicorn.Server):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter_ns
 
@@ -80,7 +80,7 @@ class BatchedModel:
         feed = {a.name: a.as_input(request.feed[a.name], context) for a in self._parts.inputs}
         for indices in self._parts.ranges:
             indices.check(feed)
-        return replace(request, feed=feed)
+        return InferenceRequest(request.id, feed, request.outputs)
 
     def run(self, requests: Sequence[InferenceRequest]) -> list[BatchAnswer]:
         """Run checked requests, and return their answers in order. Only defects of a kernel or of this package raise."""
@@ -91,6 +91,8 @@ class BatchedModel:
 
     def _groups(self, requests: Sequence[InferenceRequest]) -> list[list[int]]:
         """Group requests that run together, by index: at most `batch` rows, or one request."""
+        if len(requests) == 1:
+            return [[0]]
         groups: list[list[int]] = []
         latest: dict[Shapes, tuple[int, list[int]]] = {}  # rows and requests of the last group with these shapes
         for number, request in enumerate(requests):

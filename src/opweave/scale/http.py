@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter_ns
 from typing import Any
@@ -20,6 +21,7 @@ from .. import __version__
 from ..onnx.session.parts import parts_of
 from ..onnx.session.session import InferenceSession
 from ..support import formatting
+from ..support.cache import Cache
 from ..support.errors import MLError
 from ..support.names import short_repr
 from . import bodies, protocol, statistics
@@ -34,11 +36,41 @@ QUICK_NANOSECONDS = 300_000
 """A model whose runs take less runs in the event loop: passing a request to a thread and back takes about as long."""
 
 QUICK_RUNS = 32
-"""Number of runs in a row that must have been so quick."""
+"""Number of the latest runs for arrays of the same shapes of which more than half must have been so quick.
+
+Waiting for the interpreter's lock, and other processes, lengthen single runs: with 16 clients, a tenth of the runs of 60 us
+took 340 us and more, so few sequences of 32 runs had only quick ones, but in each sequence most runs were quick."""
+
+LONG_NANOSECONDS = 10_000_000
+"""A run that takes so long lets the next ones run in a thread, for other clients' sake. An estimate."""
+
+MAX_SHAPES = 64
+"""Maximum number of shapes whose times are kept."""
 
 MAX_ERROR = 4000
 
 MIN_COMPRESSED_BYTES = 1024
+
+
+class RunTimes:
+    """The latest times of runs, by the shapes of their arrays: they tell which runs are quick enough for the event loop."""
+
+    def __init__(self) -> None:
+        self._latest: Cache[tuple[tuple[int, ...], ...], deque[bool]] = Cache(MAX_SHAPES, raw=True)
+
+    def is_quick(self, shapes: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether more than half of the latest runs were quick."""
+        latest = self._latest.peek(shapes)
+        return latest is not None and len(latest) >= QUICK_RUNS and 2 * sum(latest) > len(latest)
+
+    def add(self, shapes: tuple[tuple[int, ...], ...], nanoseconds: int) -> None:
+        """Note the time of a run."""
+        latest = self._latest.get(shapes)
+        if latest is None:
+            latest = self._latest.put(shapes, deque(maxlen=QUICK_RUNS))
+        if nanoseconds >= LONG_NANOSECONDS:
+            latest.clear()
+        latest.append(nanoseconds < QUICK_NANOSECONDS)
 
 
 class ServedModel:
@@ -80,7 +112,8 @@ class ServedModel:
         self.statistics = ServingStatistics()
         self.observers: list[Observer] = [self.statistics]
         self.join: Callable[[InferenceRequest], Awaitable[BatchAnswer]] = self._run_alone
-        self.count = self._quick_runs = 0
+        self.count = 0
+        self._run_times = RunTimes()
         self._has_own_code = has_own_code
         self._max_body, self._max_requests = max_body, max_requests
         self._model = BatchedModel(session, self.interface, batch)
@@ -134,16 +167,19 @@ class ServedModel:
 
     async def run(self, requests: Sequence[InferenceRequest]) -> list[BatchAnswer]:
         """Run a batch of requests: on a thread of the model, or here if it takes almost no time."""
-        if self._quick_runs >= QUICK_RUNS and not self._has_own_code:
+        shapes = tuple([array.shape for request in requests for array in request.feed.values()])
+        if not self._has_own_code and self._run_times.is_quick(shapes):
             answers = self._model.run(requests)
         else:
             answers = await asyncio.get_running_loop().run_in_executor(self._threads, self._model.run, requests)
+        total = 0
         for execution in {id(a.execution): a.execution for a in answers}.values():
             if execution is not None:
-                is_quick = sum(execution.durations) < QUICK_NANOSECONDS
-                self._quick_runs = self._quick_runs + 1 if is_quick else 0
+                total += sum(execution.durations)
                 for observer in self.observers:
                     observer.add_execution(execution.rows, execution.durations)
+        if total:
+            self._run_times.add(shapes, total)
         return answers
 
     async def _run_alone(self, request: InferenceRequest) -> BatchAnswer:
@@ -251,7 +287,27 @@ class ProtocolRoutes:
 
 def compression() -> Middleware:
     """The middleware that compresses responses for clients that accept it."""
-    return Middleware(GZipMiddleware, minimum_size=MIN_COMPRESSED_BYTES, compresslevel=1)
+    return Middleware(Compression)
+
+
+class Compression:
+    """Compresses responses for clients that accept gzip.
+
+    Others get responses to GET with the header Vary, which caches need, and those to POST, which are not cached, as they are.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._compressing = GZipMiddleware(app, minimum_size=MIN_COMPRESSED_BYTES, compresslevel=1)
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+        """Answer a request."""
+        is_plain = scope["type"] == "http" and scope["method"] == "POST" and not _accepts_gzip(scope["headers"])
+        await (self._app if is_plain else self._compressing)(scope, receive, send)
+
+
+def _accepts_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    return any(name == b"accept-encoding" and b"gzip" in value for name, value in headers)
 
 
 async def body_of(http: HTTPRequest, max_bytes: int) -> bytes:

@@ -29,6 +29,9 @@ NUMBER_BYTES = 16
 WEIGHTS = {ord(","): 40, ord(":"): 100, ord("["): 96, ord("{"): 240, ord('"'): 28}
 """Estimated bytes by character of the text: a Python object, and the pointer to it in a list or dictionary."""
 
+MAX_BYTE_WEIGHT = max(WEIGHTS.values()) + 4
+"""Maximum estimated bytes of memory for a byte of the text."""
+
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NUMERIC = b"0123456789+-.eE, \t\n\r"
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -60,6 +63,10 @@ def loads(data: bytes, max_bytes: int) -> Any:
         RecursionError: the text is nested more than `MAX_DEPTH` deep.
         ValueError: the text is not JSON.
     """
+    if len(data) <= LONG_BYTES and len(data) * MAX_BYTE_WEIGHT <= max_bytes:  # no text of this length can take too much
+        if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
+            _check_depth(data)
+        return json.loads(data)
     counts = _counts(data)
     _check_memory(_memory(counts | {ord(","): 0}) + NUMBER_BYTES * counts[ord(",")], max_bytes)
     lists: list[Numbers] = []
@@ -73,13 +80,17 @@ def loads(data: bytes, max_bytes: int) -> Any:
     counts = _counts(text) if lists else counts
     _check_memory(taken + _memory(counts), max_bytes)
     if counts[ord("[")] + counts[ord("{")] > MAX_DEPTH:
-        brackets = np.frombuffer(_STRING.sub(b"", text).translate(None, _NO_BRACKETS), np.uint8)
-        depth = int(np.cumsum(_RISES[brackets], dtype=np.int32).max(initial=0))
-        if depth > MAX_DEPTH:
-            raise RecursionError(f"lists and objects must be nested at most {MAX_DEPTH} deep, got {depth:,}")
+        _check_depth(text)
     if not lists:
         return json.loads(text)
     return json.loads(text, object_hook=lambda item: lists[item[key]] if key in item else item)
+
+
+def _check_depth(text: bytes) -> None:
+    brackets = np.frombuffer(_STRING.sub(b"", text).translate(None, _NO_BRACKETS), np.uint8)
+    depth = int(np.cumsum(_RISES[brackets], dtype=np.int32).max(initial=0))
+    if depth > MAX_DEPTH:
+        raise RecursionError(f"lists and objects must be nested at most {MAX_DEPTH} deep, got {depth:,}")
 
 
 def _memory(counts: Mapping[int, int]) -> int:

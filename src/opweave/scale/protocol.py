@@ -289,8 +289,9 @@ class _Binary:
     def take(self, size: Any, label: str) -> memoryview:
         """Take the next `size` bytes."""
         left = len(self._data) - self._position
-        fits = isinstance(size, int) and not isinstance(size, bool) and 0 <= size <= left
-        _require(fits, f"{label}: binary_data_size must be at most {left}, the bytes that are left", size)
+        if not (type(size) is int and 0 <= size <= left):
+            rule = f"{label}: binary_data_size must be at most {left}, the bytes that are left"
+            raise ValidationError(f"{rule}, got {short_repr(size)}")
         self._position += size
         return self._data[self._position - size : self._position]
 
@@ -329,8 +330,8 @@ def _entries(message: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]
 def _parameters(entry: Mapping[str, Any], label: str) -> Mapping[str, Any]:
     parameters = entry.get("parameters") or {}
     _require(isinstance(parameters, dict), f"{label}: 'parameters' must be an object", parameters)
-    refused = [name for name in parameters if name.startswith(REFUSED)]
-    require(not refused, f"{label}: the parameters {short_repr(refused)} are not supported")
+    if refused := [name for name in parameters if name.startswith(REFUSED)]:
+        raise ValidationError(f"{label}: the parameters {short_repr(refused)} are not supported")
     return dict(parameters)
 
 
@@ -371,7 +372,8 @@ def _values(entry: Mapping[str, Any], sizes: list[int], argument: Argument, bina
     if "binary_data_size" not in parameters:
         require("data" in entry, f"{label}: 'data' is missing")
         return _from_json(entry["data"], sizes, dtype, label)
-    require("data" not in entry, f"{label} has both 'data' and binary_data_size")
+    if "data" in entry:
+        raise ValidationError(f"{label} has both 'data' and binary_data_size")
     data = binary.take(parameters["binary_data_size"], label)
     if dtype.kind == "O":
         most = min(prod(sizes), len(data) // 4)
@@ -380,8 +382,9 @@ def _values(entry: Mapping[str, Any], sizes: list[int], argument: Argument, bina
         require(len(texts) == prod(sizes), f"{label}: shape {sizes} needs {prod(sizes)} strings, got {len(texts)}")
         return np.array(texts, object)
     byte_length = prod(sizes) * dtype.itemsize
-    text = f"{label}: {datatype(argument)} of shape {sizes} needs {byte_length} bytes, got {len(data)}"
-    require(len(data) == byte_length, text)
+    if len(data) != byte_length:
+        needed = f"{datatype(argument)} of shape {sizes} needs {byte_length} bytes"
+        raise ValidationError(f"{label}: {needed}, got {len(data)}")
     return _view(data, dtype)
 
 
