@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes, urljoin, urlsplit
 
 import numpy as np
 import onnx
@@ -220,13 +222,15 @@ def test_names_cannot_break_out(modules: Modules) -> None:
         "3d",
         "12",
         "constructor",
+        "Float32Array",
     ]
     b = ow.MLGraphBuilder(CPU)
     operands = [b.input(name, "float32", [2]) for name in hostile]
     outputs = {}
     for name, operand in zip(hostile, operands, strict=True):
         big = np.arange(20, dtype="float32").reshape(10, 2)
-        outputs[name + "?"] = b.add(b.relu(operand, label=name), big, label=name)
+        small = np.float32([1, 2])
+        outputs[name + "?"] = b.add(b.add(b.relu(operand, label=name), big, label=name), small, label=name)
     outputs["__proto__"] = b.neg(operands[0])
     graph = b.build(outputs)
     feed = {name: np.float32([k, -k]) for k, name in enumerate(hostile)}
@@ -255,9 +259,12 @@ def test_numbers_of_all_kinds(modules: Modules) -> None:
     outputs["special"] = b.where(b.constant("uint8", 1), special, single)
     outputs["leaky"] = b.leaky_relu(single, alpha=0.1)
     outputs["padded"] = b.pad(single, [1], [1], value=float("-inf"))
+    outputs["negative zero"] = b.pad(single, [1], [1], value=-0.0)
+    outputs["beyond float32"] = b.linear(single, beta=-1e40)
     graph = b.build(outputs)
     text = modules.add(graph, feed).read_text()
     assert "{ alpha: 0.1 }" in text
+    assert "{ beta: -1e300 }" in text  # Web IDL's `double` takes no infinity
     assert "minValue: -2305843009213693953n" in text
     assert "Float32Array.of(NaN, -Infinity, -0, 1e-45)" in text
     assert_same(modules.run()[0], CPU.compute(graph, feed), "numbers")
@@ -399,6 +406,17 @@ def test_load_weights_in_node_names_requirement(modules: Modules) -> None:
     out = node_js.run(["--input-type=module", "-e", script])
     weights = path.with_suffix(".safetensors").as_uri()
     assert f"{weights} cannot be fetched; in Node.js: build(context, readFileSync(…))" in out
+
+
+@pytest.mark.parametrize("name", ["a b#1?%20", "c:d\\e", "\udcff\u2028"])
+def test_names_of_files_are_urls(tmp_path: Path, name: str) -> None:
+    graph, _ = residual(CPU)
+    path, weights, _ = ow.js.save(graph, tmp_path / f"{name}.mjs")
+    url = re.search('new URL\\("(.*?)"', path.read_text())
+    assert url is not None
+    got = urlsplit(urljoin(tmp_path.as_uri() + "/", url[1]))
+    assert os.fsdecode(unquote_to_bytes(got.path)) == str(weights)
+    assert f'import {{ build }} from "./{url[1].removesuffix(".safetensors")}.mjs"' in path.read_text()
 
 
 def test_weights_are_fetched_beside_the_module(modules: Modules) -> None:

@@ -26,6 +26,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import copysign
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
 
@@ -90,6 +91,8 @@ _FOR_CALLS = (
 
 
 def _differ(value: object, default: object) -> bool:
+    if isinstance(value, float) and value == 0 and copysign(1, value) < 0:
+        return True  # a default of 0 is positive
     try:
         return bool(value != default)
     except ValueError:  # comparing arrays gives arrays

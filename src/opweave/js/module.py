@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from ..core.graph import Desc, Graph, Node, Operand
 from ..core.guards import explore
 from ..core.operation import call_with
 from ..core.sizes import Size, is_static, is_symbolic
-from ..serve.idl import DRAFTS, OPERATIONS
+from ..serve.idl import DRAFTS, OPERATIONS, Operation
 from ..serve.messages import MAX_SAFE_INTEGER
 from ..support.errors import ValidationError
 from ..support.formatting import size
@@ -52,7 +54,7 @@ switch this throw true try typeof undefined var void while with yield
 build builder constant context file globalThis inputs literal loadWeights outputs reader types weights
 MLGraphBuilder Infinity NaN Number Error Uint8Array ArrayBuffer DataView TextDecoder JSON URL fetch
 """
-RESERVED = frozenset(_WORDS.split())
+RESERVED = frozenset([*_WORDS.split(), *re.findall(r"\w+", " ".join(VIEWS.values()))])
 
 
 class JsModule:
@@ -146,7 +148,7 @@ class JsModule:
             )
         lines += [
             "",
-            f"  import {{ build }} from {json.dumps('./' + self.name)};",
+            f"  import {{ build }} from {json.dumps('./' + _url(self.name))};",
             "  const context = await navigator.ml.createContext();",
             "  const graph = await build(context);",
         ]
@@ -163,7 +165,7 @@ class JsModule:
     def _loader(self) -> list[str]:
         names = {array.dtype.name for array in self.weights.values()}
         types = [f"  {TYPES[name]}: [{json.dumps(name)}, {view}]," for name, view in VIEWS.items() if name in names]
-        loader = _script("loader").replace('"WEIGHTS"', json.dumps(self.weights_name))
+        loader = _script("loader").replace('"WEIGHTS"', json.dumps(_url(self.weights_name)))
         return [loader, "", "const types = {", *types, "};", ""]
 
     # The body --------------------------------------------------------------------------------------------------------
@@ -192,7 +194,7 @@ class JsModule:
             self._names.update(zip(node.outputs, variables, strict=True))
 
     def _statement(self, node: Node, variables: list[str]) -> str:
-        operation = (DRAFTS if node.op.is_draft else OPERATIONS)[node.op.name]
+        operation = _operation(node)
         positional: list[str] = []
         options: list[str] = []
         explicit = dict(node.op.explicit_arguments(node.arguments))
@@ -230,8 +232,12 @@ class JsModule:
         if isinstance(value, float) and name in node.op.casts:
             like = node.inputs[node.op.casts[name]]
             assert isinstance(like, Operand)
-            if like.data_type in ("float32", "float16") and math.isfinite(value):
-                return _number(float(str(np.dtype(like.data_type).type(value))))
+            if like.data_type in ("float32", "float16"):
+                with np.errstate(over="ignore"):
+                    value = float(str(np.dtype(like.data_type).type(value)))
+        # Web IDL's `double` is finite, but numbers that an operand's data type rounds to infinity are allowed.
+        if isinstance(value, float) and math.isinf(value) and _operation(node).options.get(camel_case(name)) == "d":
+            return "1e300" if value > 0 else "-1e300"
         return _number(value)
 
     def _constant(self, variable: str, name: str, operand: Operand) -> str:
@@ -263,6 +269,10 @@ class JsModule:
             name = f"{base}_{number}"
         self._taken.add(name)
         return name
+
+
+def _operation(node: Node) -> Operation:
+    return (DRAFTS if node.op.is_draft else OPERATIONS)[node.op.name]
 
 
 def _is_computed(node: Node, name: str) -> bool:
@@ -331,6 +341,15 @@ def _identifier(text: str) -> str:
     """
     name = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_") or "_"
     return f"_{name}" if name[0].isdigit() else name
+
+
+def _url(name: str) -> str:
+    """The relative URL of a file in the same folder.
+
+    >>> _url("net.mjs"), _url("a net#2.mjs")
+    ('net.mjs', 'a%20net%232.mjs')
+    """
+    return quote(os.fsencode(name))
 
 
 def _key(name: str) -> str:
