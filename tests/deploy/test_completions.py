@@ -211,7 +211,7 @@ def test_metrics_of_tokens(server: ModelServer, client: Any) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "parts of a message must be texts"),
         ({"messages": [{"content": "x"}]}, "each message must be an object with a role"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "half of a surrogate pair"),
-        ({"messages": [{"role": "user", "content": "x" * 300}]}, "the prompt must have at most 119 tokens"),
+        ({"messages": [{"role": "user", "content": "x" * 300}]}, "the prompt must have 1 to 119 tokens"),
         ({"max_tokens": 0}, "max_tokens must be a positive integer, got 0"),
         ({"stop": [""]}, "stop must be a text, or a list of at most 16"),
         ({"stop": ["x"] * 17}, "stop must be a text, or a list of at most 16"),
@@ -221,6 +221,8 @@ def test_metrics_of_tokens(server: ModelServer, client: Any) -> None:
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}},
             "schema: Invalid type",
         ),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"\ud800": 1}}}}, "schema: "),
+        ({"max_completion_tokens": None, "max_tokens": -1}, "max_tokens must be a positive integer, got -1"),
         ({"stream": "yes"}, "stream must be true or false, got 'yes'"),
     ],
 )

@@ -171,6 +171,17 @@ def test_integers_are_not_rounded_or_wrapped(values: list[Any], text: str) -> No
     assert text in error(identity("int8"), message(entry(datatype="INT8", data=values)))
 
 
+def test_floats_may_be_written_as_large_integers() -> None:
+    """As JavaScript writes them: JSON.stringify(1e20) is 100000000000000000000."""
+    for element_type, values in {"float": [10**20, 1, -(10**30)], "double": [2**64, 0.5, 10**300]}.items():
+        request = Interface.load(identity(element_type)).parse(
+            message(entry(datatype=VALUES[element_type][0], data=values))
+        )
+        assert request.feed["x"].tolist() == [np.array(values, float).astype(request.feed["x"].dtype).tolist()]
+    assert "cannot hold" in error(identity("float"), message(entry(data=[10**39, 0, 0])))
+    assert "must hold FP64" in error(identity("double"), message(entry(datatype="FP64", data=[10**400, 0, 0])))
+
+
 @pytest.mark.parametrize("values", [[-1, 0, 0], [2**64, 0, 0], [2**63, -1, 0], [2.0**63, 0, 0]])
 def test_large_unsigned_integers_are_exact(values: list[Any]) -> None:
     assert "UINT64" in error(identity("uint64"), message(entry(datatype="UINT64", data=values)))
@@ -197,6 +208,8 @@ def test_large_unsigned_integers_are_exact(values: list[Any]) -> None:
         (message(entry(), outputs=[{"name": "y"}] * 2), "output 'y' is asked for twice"),
         (message(entry(), outputs=[{"name": "y", "parameters": {"classification": 3}}]), "['classification'] are not"),
         (message(entry(), outputs=[{"name": "y", "parameters": {"binary_data": 1}}]), "must be true or false, got 1"),
+        (message(entry(), outputs={}), "'outputs' must be a list of objects, got {}"),
+        (message(entry(), parameters=0), "the request: 'parameters' must be an object, got 0"),
         (message(entry(), parameters={"sequence_id": 3}), "the parameters ['sequence_id'] are not supported"),
         (message(entry()) + b"1234", "the request is not JSON: Extra data"),
         (message(entry()) + b"1234", "; for binary data send the header Inference-Header-Content-Length"),
@@ -283,6 +296,8 @@ def test_sizes_of_binary_data_are_checked() -> None:
 def test_damaged_strings_are_refused(data: bytes, text: str) -> None:
     header = message(entry(datatype="BYTES", data=None, parameters={"binary_data_size": len(data)}))
     assert text in error(identity("string"), header + data, str(len(header)))
+    half = message(entry(datatype="BYTES", data=["a", "b\ud800", "c"]))
+    assert "strings must be Unicode, got '\\ud800' at index 1" in error(identity("string"), half)
 
 
 def test_outputs_are_chosen_with_their_form() -> None:

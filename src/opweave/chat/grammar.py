@@ -44,7 +44,10 @@ class Grammar:
         # A small model may write whitespace for ever where it is allowed.
         options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
         self._matcher = library.LLMatcher
-        self._text = library.LLMatcher.grammar_from_json_schema(text, overrides=options)
+        try:
+            self._text = library.LLMatcher.grammar_from_json_schema(text, overrides=options)
+        except ValueError as error:  # JSON of Python that llguidance does not read, such as half of a surrogate pair
+            raise ValidationError(f"schema: {error}") from None
         reason = self._matcher(self._tokens, self._text, log_level=0).get_error()
         require(not reason, f"schema: {reason}")
 

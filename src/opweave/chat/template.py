@@ -19,7 +19,7 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from ..support.errors import DataError, import_extra, require
-from ..support.names import short_repr
+from ..support.names import first_surrogate, short_repr
 from .budget import MAX_TEXT, Budget
 from .result_sizes import FILTER_SIZES, METHOD_SIZES, size_of_lipsum
 
@@ -62,19 +62,6 @@ class Template:
         if surrogate := first_surrogate(text):
             raise DataError(f"{self._title} writes {surrogate}")
         return text
-
-
-def first_surrogate(text: str) -> str:
-    """Describe the first lone surrogate in a text, which cannot be encoded; empty if there is none.
-
-    >>> first_surrogate("a\\ud800b"), first_surrogate("ab")
-    ("'\\\\ud800' at index 1, half of a surrogate pair, which is no character", '')
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return f"{text[error.start]!r} at index {error.start}, half of a surrogate pair, which is no character"
-    return ""
 
 
 def plain_messages(messages: Iterable[Any]) -> list[dict[str, Any]]:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from ..support.errors import DataError, MLError, NotSupportedError, import_extra, require
-from ..support.names import short_repr
+from ..support.names import first_surrogate, short_repr
 from .budget import MAX_TEXT
 from .gguf import GGUF
 from .metadata import Metadata
-from .template import Template, first_surrogate, plain_data, plain_mappings, plain_messages
+from .template import Template, plain_data, plain_mappings, plain_messages
 
 NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
 """Types of tokens. Control tokens have no text; tokens defined by users are never split."""

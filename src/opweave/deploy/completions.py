@@ -154,8 +154,8 @@ class CompletionQueue:
         tokens, room = completion.encode(), self.decoder.room
         completion.prompt = len(tokens)
         if not 0 < len(tokens) < room:
-            text = f"the prompt must have at most {room - 1} tokens, as the context has {room}, got {len(tokens)}"
-            raise RequestError(text, code="context_length_exceeded")
+            text = f"the prompt must have 1 to {room - 1} tokens, as the context has {room}, got {len(tokens)}"
+            raise RequestError(text, code="context_length_exceeded" if tokens else None)
         sampler = self._sampler(completion.sampling)
         sampler.reseed(completion.seed)
         grammar = None if completion.schema is None else self._grammar(completion.schema)
@@ -285,7 +285,8 @@ class ChatRoutes:
         message = await self._read(http)
         queue = self._queue(message.get("model"))
         messages, vocabulary = _messages(message.get("messages")), queue.vocabulary
-        limit = message.get("max_completion_tokens", message.get("max_tokens"))
+        limit = message.get("max_completion_tokens")
+        limit = message.get("max_tokens") if limit is None else limit
         completion = self._completion(
             message,
             lambda: vocabulary.encode(vocabulary.render(messages)),

@@ -12,6 +12,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -27,7 +28,7 @@ from ..onnx.model.protobuf import ModelProto
 from ..support import formatting
 from ..support.errors import NotSupportedError, ValidationError, require
 from ..support.hints import require_names
-from ..support.names import short_repr
+from ..support.names import first_surrogate, short_repr
 from . import json_text
 from .json_text import Numbers, flatten
 
@@ -208,7 +209,7 @@ class Interface:
         names = [output.name for output in self.outputs]
         default = _flag(_parameters(message, "the request"), "binary_data_output", False)
         wanted: dict[str, bool] = {}
-        for entry in _entries(message, "outputs") if message.get("outputs") else ():
+        for entry in _entries(message, "outputs") if message.get("outputs") is not None else ():
             name = entry["name"]
             if name not in names:
                 raise ValidationError(f"there is no output {short_repr(name)}; the model has {names}")
@@ -321,14 +322,15 @@ def _entries(message: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]
     require(key in message, f"{key!r} is missing")
     listing = message[key]
     _require(isinstance(listing, list), f"{key!r} must be a list of objects", listing)
-    for entry in listing or ():
+    for entry in listing:
         fits = isinstance(entry, dict) and isinstance(entry.get("name"), str)
         _require(fits, f"each of {key!r} must be an object with a name", entry)
         yield entry
 
 
 def _parameters(entry: Mapping[str, Any], label: str) -> Mapping[str, Any]:
-    parameters = entry.get("parameters") or {}
+    parameters = entry.get("parameters")
+    parameters = {} if parameters is None else parameters
     _require(isinstance(parameters, dict), f"{label}: 'parameters' must be an object", parameters)
     if refused := [name for name in parameters if name.startswith(REFUSED)]:
         raise ValidationError(f"{label}: the parameters {short_repr(refused)} are not supported")
@@ -411,6 +413,8 @@ def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], label: str) ->
     if dtype.kind == "O":
         odd = [item for item in elements if not isinstance(item, str)]
         _require(not odd, f"{label}: 'data' must hold strings", odd[:1])
+        if text := next(filter(None, map(first_surrogate, elements)), ""):
+            raise ValidationError(f"{label}: strings must be Unicode, got {text}")
         return np.array(elements, object)
     # NumPy would make an array of fixed-width strings, each as wide as the longest.
     _require(kinds <= {bool, int, float}, f"{label}: 'data' must hold {name}", data)
@@ -422,6 +426,9 @@ def _from_json(data: Any, shape: list[int], dtype: np.dtype[Any], label: str) ->
         numbers = (
             exact.astype(dtype) if all(type(item) is int and 0 <= item < 2**64 for item in exact.flat) else numbers
         )
+    elif numbers.dtype.kind == "O" and dtype.kind in "fV":  # integers of more than 64 bits, as JavaScript writes 1e20
+        with suppress(OverflowError):  # beyond float64
+            numbers = np.array([float(item) for item in elements])
     _require(numbers.dtype.kind in _JSON_KINDS[dtype.kind], f"{label}: 'data' must hold {name}", data)
     with np.errstate(over="ignore"):
         array = numbers.astype(dtype)

@@ -154,3 +154,16 @@ def either(names: Sequence[str]) -> str:
     'float32, float16 or int8'
     """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def first_surrogate(text: str) -> str:
+    """Describe the first lone surrogate in a text, which cannot be encoded; empty if there is none.
+
+    >>> first_surrogate("a\\ud800b"), first_surrogate("ab")
+    ("'\\\\ud800' at index 1, half of a surrogate pair, which is no character", '')
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"{text[error.start]!r} at index {error.start}, half of a surrogate pair, which is no character"
+    return ""
