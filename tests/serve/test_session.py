@@ -23,7 +23,8 @@ from opweave.backends.onnxruntime.sessions import SPIN_MICROSECONDS
 from opweave.context.graph import program_of
 from opweave.serve import ConnectionLimits, Server, served_context
 from opweave.serve.handover import Handover
-from opweave.serve.limits import GRAPH_BYTES
+from opweave.serve.limits import GRAPH_BYTES, ServerBudget
+from opweave.serve.served_context import ServedContext
 
 ADD: list[Any] = [
     ["input", 1, ["x", desc("float32", 2, 3)], {}],
@@ -168,6 +169,20 @@ def test_destroy_then_hello_creates_context_again(client: Client) -> None:
         client.post("destroy", c=c)
         client.post("free", c=c, tensors=[1])  # late: ignored
     add_one(client)
+
+
+def test_ended_context_gives_back_constant_tensors_on_their_way() -> None:
+    """A payload may be received when the context is lost: its message is not handled any more."""
+    budget = ServerBudget(2**20)
+    served = ServedContext(ow.ml.create_context(device="cpu"), budget, ConnectionLimits())
+    for number in (1, 2):
+        message = {"m": "tensor", "id": number, **desc("float32", 100), "constant": True, "bin": 400}
+        payload = served.memory_for(message)
+        if number == 1:
+            served.handle(message, payload)
+    assert budget.used == 800
+    served.destroy()
+    assert budget.used == 0
 
 
 def test_connection_limits_memory_until_freed() -> None:

@@ -141,6 +141,7 @@ class ServedContext:
         self._origin = origin
         self._is_host = context.backend.space.is_host
         self._tensors: dict[int, _ServedTensor] = {}
+        self._coming: dict[int, int] = {}  # bytes of the budget for constant tensors whose message is not handled yet
         self._graphs: dict[int, _ServedGraph] = {}
         self._builders: dict[int, ServedBuilder] = {}
         self._builders_lock = Lock()
@@ -172,7 +173,9 @@ class ServedContext:
             case "tensor":
                 desc = self._desc_of(message)
                 check_length(desc, message["bin"])
-                return _bytes(self._allocate(desc))
+                contents = _bytes(self._allocate(desc))
+                self._coming[message["id"]] = desc.byte_length
+                return contents
         raise ProtocolError(f"{message['m']} has no payload")
 
     def _desc_of(self, message: Message) -> Desc:
@@ -201,6 +204,7 @@ class ServedContext:
         if message.get("constant"):
             if payload is None:
                 raise ProtocolError(f"constant tensor {number} has no payload")
+            self._coming.pop(number, None)
             self._tensors[number] = _ServedTensor(desc, None, payload)
             return Answer({})
         flags = {name: message.get(name, False) for name in ("readable", "writable")}
@@ -400,7 +404,8 @@ class ServedContext:
         for tensor in self._tensors.values():
             self._budget.release(tensor.desc.byte_length)
         freed = sum(graph.bytes for graph in self._graphs.values())
-        self._budget.release(freed)
+        self._budget.release(freed + sum(self._coming.values()))
+        self._coming.clear()
         self._tensors.clear()
         self._graphs.clear()
         with self._builders_lock:

@@ -41,3 +41,16 @@ test("what needs no server is refused at once, and as a rejection", async () => 
   await assert.rejects(builder.build({ y: x }), TypeError);
   assert.deepEqual(fake.syncs, []);
 });
+
+test("a request without an answer makes the builder useless", async () => {
+  const { builder, x } = await started();
+  const y = builder.matmul(x, x);
+  const { sync } = fake;
+  fake.sync = () => {
+    throw new DOMException("no answer", "OperationError");
+  };
+  assert.throws(() => y.shape, { message: "no answer" });
+  fake.sync = sync;
+  assert.throws(() => builder.build({ y }), { message: "no answer" }); // the server may lack the operations
+  assert.deepEqual([fake.syncs, fake.messages], [[], []]);
+});

@@ -76,12 +76,13 @@ test("constants of all forms", async () => {
   );
   const shared = new BigInt64Array(new SharedArrayBuffer(16));
   shared.set([1n, 2n]);
+  const weights = builder.constant(tensor);
+  tensor.destroy(); // the builder keeps what it needs
   const sum = builder.add(
-    builder.add(builder.constant(tensor), builder.constant({ dataType: "int64", shape: [2] }, shared)),
+    builder.add(weights, builder.constant({ dataType: "int64", shape: [2] }, shared)),
     builder.constant("int64", 2n ** 61n + 1n),
   );
   const graph = await builder.build({ sum });
-  tensor.destroy(); // the graph keeps what it needs
   const output = await context.createTensor({ dataType: "int64", shape: [2], readable: true });
   context.dispatch(graph, {}, { sum: output });
   assert.deepEqual(

@@ -53,6 +53,7 @@ class MLGraphBuilder {
       context: owner,
       id: nextId(owner),
       pending: [],
+      claimed: [], // constant tensors of pending entries
       hasBuilt: false,
       failure: null,
     };
@@ -214,8 +215,10 @@ async function build(builder, named) {
   const outs = Object.fromEntries([...named].map(([name, { id }]) => [name, id]));
   const log = pending.map(({ entry }) => entry);
   const message = { m: "build", b: builder.id, g: graph.id, log, outs };
+  const compiling = compiledGraph(graph, message);
+  releaseClaims(builder);
   try {
-    return await compiledGraph(graph, message);
+    return await compiling;
   } finally {
     release(builder, "builders");
   }
@@ -258,7 +261,17 @@ function constantOfTensor(builder, value) {
   if (isDestroyed(tensor) && !builder.context.isLost) fail("constant: the tensor is destroyed");
   if (!tensor.constant) fail("constant: the tensor was not made by createConstantTensor()");
   checkCanBuild(builder, "constant");
+  tensor.claims += 1;
+  builder.claimed.push(tensor);
   return note(builder, "constantTensor", [tensor.id], tensor);
+}
+
+// The server has the entries that name these tensors: it may free those that were destroyed meanwhile.
+function releaseClaims(builder) {
+  for (const tensor of builder.claimed.splice(0)) {
+    tensor.claims -= 1;
+    if (tensor.claims === 0 && tensor.isDestroyed) release(tensor, "tensors");
+  }
 }
 
 function constantOfBuffer(builder, descriptor, buffer) {
@@ -294,14 +307,22 @@ function encoded(value) {
   return isObject(value) ? { $: value.id } : value;
 }
 
-// Send what is noted, and enter the answers. An error in an earlier entry than the last makes the builder useless.
+// Send what is noted, and enter the answers. An error in an earlier entry than the last makes the builder useless, and so
+// does a request without an answer: the server may have the entries. Where no request is possible, they stay noted.
 function flush(builder) {
   if (builder.failure) throw builder.failure;
   const { context, pending } = builder;
   if (pending.length === 0) return;
   if (context.isLost) throw invalidState(context.loss);
+  let answer;
+  try {
+    answer = context.connection.sync(context, { b: builder.id, log: pending.map(({ entry }) => entry) });
+  } catch (error) {
+    if (context.connection.link.sync) builder.failure = error;
+    throw error;
+  }
   builder.pending = [];
-  const answer = context.connection.sync(context, { b: builder.id, log: pending.map(({ entry }) => entry) });
+  releaseClaims(builder);
   answer.operands.forEach((described, at) => {
     pending[at].results.forEach((result, index) => {
       const { dataType, shape } = described[index];

@@ -172,7 +172,7 @@ async function newTensor(context, fields, payload) {
   await context.connection.request(context, { m: "tensor", id, ...fields }, payload);
   const { dataType, shape, readable = false, writable = false, constant = false } = fields;
   const tensor = { context, id, dataType, shape: Object.freeze(shape), readable, writable, constant };
-  Object.assign(tensor, { isDestroyed: false });
+  Object.assign(tensor, { isDestroyed: false, claims: 0 });
   track(tensor, "tensors");
   return create(MLTensor, tensor);
 }
@@ -252,6 +252,6 @@ class MLTensor {
     if (isDestroyed(tensor)) return;
     tensor.isDestroyed = true;
     tensor.context.connection.abandon(tensor, "the tensor was destroyed before it was read");
-    release(tensor, "tensors");
+    if (tensor.claims === 0) release(tensor, "tensors"); // else once the builders have sent their constants
   }
 }
