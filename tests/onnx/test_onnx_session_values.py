@@ -211,6 +211,36 @@ def test_run_strings_in_fallback() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [
+        np.array([b"abcd", b"efgh", "é".encode()]),
+        np.array([b"abcd", "efgh", "é"], object),
+        [b"abcd", "efgh", "é"],
+        ["a\0", "b", ""],
+        [["a", 1], [b"\xc3\xa9", 1.5]],
+    ],
+    ids=str,
+)
+def test_bytes_are_texts(texts: Any) -> None:
+    """ONNX Runtime reads arrays of bytes beyond the end of an element."""
+    array = np.array(texts, object)
+    decoded = [item.decode() if isinstance(item, bytes) else str(item) for item in array.flat]
+    s = session(model([node("Identity", "x", "y")], [("x", STRING, None)], [("y", STRING, None)]))
+    (y,) = s.run(None, {"x": texts})
+    assert (y.shape, y.ravel().tolist()) == (array.shape, decoded)
+    items = [
+        helper.make_tensor_sequence_value_info("x", STRING, None),
+        helper.make_tensor_value_info("i", TensorProto.INT64, []),
+    ]
+    graph = helper.make_graph(
+        [node("SequenceAt", "x i", "y")], "g", items, [helper.make_tensor_value_info("y", STRING, None)]
+    )
+    s = session(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+    assert s.run(None, {"x": [texts], "i": np.array(0)})[0].ravel().tolist() == decoded
+    assert "input 'x'[0] must hold texts in UTF-8" in message(lambda: s.run(None, {"x": [[b"\xff"]], "i": np.array(0)}))
+
+
 def test_run_double_values_in_fallback() -> None:
     nodes = [node("Add", "x x", "d"), node("Cast", "d", "f", to=FLOAT), node("Relu", "f", "z")]
     s = session(model(nodes, [("x", DOUBLE, ["n"])], [("z", FLOAT, ["n"]), ("d", DOUBLE, ["n"])]))

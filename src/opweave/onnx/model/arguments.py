@@ -159,16 +159,14 @@ class Argument:
         if not self.element_type:
             if self.type.startswith("seq("):
                 require(isinstance(value, (list, tuple)), f"{subject} must be a list, got {type(value).__name__}")
-                return list(value)
+                if self.type != "seq(tensor(string))":
+                    return list(value)
+                return [_as_texts(item, f"{subject}[{k}]") for k, item in enumerate(value)]
             return value
         if isinstance(value, MLTensor):
             array = as_declared(memory_of(value), self.element_type)
         elif self.element_type == TensorProto.STRING:
-            array = np.asarray(value)
-            if isinstance(value, (list, tuple)) and array.dtype.kind in "biufc":
-                array = array.astype(str)  # as ONNX Runtime does
-            texts = array.dtype.kind in "US" or all(isinstance(item, (str, bytes)) for item in array.flat)
-            require(texts, f"{subject} must hold strings, got an array of {array.dtype}")
+            array = _as_texts(value, subject)
         elif isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
             array = as_array(value, subject)
         else:
@@ -321,3 +319,24 @@ def type_name(type: TypeProto) -> str:
             key = TensorProto.DataType.Name(type.map_type.key_type).lower()
             return f"map({key},{type_name(type.map_type.value_type)})"
     return "unknown"
+
+
+def _as_texts(value: Any, subject: str) -> np.ndarray:
+    """Convert a value to an array of texts: decode bytes, and write the numbers of lists, as ONNX Runtime does.
+
+    ONNX Runtime reads arrays of bytes to the next zero, beyond the end of an element, and makes "b'…'" of bytes in others.
+    """
+    is_list = isinstance(value, (list, tuple))
+    array = np.asarray(value, object if is_list else None)  # arrays of texts drop zeros at the end of a text
+    if is_list:
+        items = [str(item) if isinstance(item, (bool, int, float, np.number)) else item for item in array.flat]
+        array = np.array(items, object).reshape(array.shape)
+    if array.dtype.kind == "U" or (array.dtype.kind == "O" and all(type(item) is str for item in array.flat)):
+        return array
+    is_text = array.dtype.kind in "OS" and all(isinstance(item, (str, bytes)) for item in array.flat)
+    require(is_text, f"{subject} must hold strings, got an array of {array.dtype}")
+    try:
+        texts = [item.decode() if isinstance(item, bytes) else item for item in array.flat]
+    except UnicodeDecodeError as error:
+        raise ValidationError(f"{subject} must hold texts in UTF-8: {error}") from None
+    return np.array(texts, object).reshape(array.shape)
