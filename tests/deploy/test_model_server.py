@@ -531,8 +531,10 @@ def test_jpeg_body(server: ModelServer) -> None:
     assert np.abs(np.load(io.BytesIO(body)).astype(int) - 128).max() <= 2
 
 
-def test_picture_of_an_output(server: ModelServer) -> None:
-    pixels = RANDOM.integers(0, 256, (5, 7, 3), np.uint8)
+@pytest.mark.parametrize("height", [1, 3, 4, 5])
+def test_picture_of_an_output(server: ModelServer, height: int) -> None:
+    """Also of a height that could be a number of channels."""
+    pixels = RANDOM.integers(0, 256, (height, 7, 3), np.uint8)
     status, headers, body = ask(
         server, "/v2/models/pixels/infer", picture(pixels), Content_Type="image/png", Accept="image/png"
     )
@@ -546,7 +548,9 @@ def test_picture_of_an_output(server: ModelServer) -> None:
     [
         ("layer/infer", b"", "takes no picture"),
         ("picture/infer", b"\x89PNG nothing", "the body is not a PNG picture"),
+        ("picture/infer", b"GIF89a", "the body is not a PNG picture: it does not begin as one"),
         ("picture/infer?std=0", None, "std must not be 0"),
+        ("picture/infer?mean=1e39", None, "mean must be one finite number, or 3 separated by commas, got '1e39'"),
         ("picture/infer?mean=1,2", None, "mean must be one finite number, or 3 separated by commas, got '1,2'"),
         ("picture/infer?scale=nan", None, "scale must be a finite number, got 'nan'"),
         ("picture/infer?order=x", None, "order must be rgb or bgr, got 'x'"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Mapping, Sequence
-from math import isfinite, prod
+from math import prod
 
 import numpy as np
 
@@ -253,10 +253,12 @@ def _numbers(options: Mapping[str, str], name: str, default: float, count: int) 
         values = [float(part) for part in text[:1000].split(",")]
     except ValueError:
         values = []
-    fits = len(values) in (1, count) and all(isfinite(value) for value in values)
+    with np.errstate(over="ignore"):
+        numbers = np.array(values, np.float32)
+    fits = len(values) in (1, count) and bool(np.isfinite(numbers).all())
     rule = "a finite number" if count == 1 else f"one finite number, or {count} separated by commas"
     require(fits, f"{name} must be {rule}, got {short_repr(text)}")
-    return np.array(values, np.float32)
+    return numbers
 
 
 def _decoded(kind: str, body: bytes, mode: str, size: tuple[int, int], fit: str, max_values: int) -> np.ndarray:
@@ -283,6 +285,8 @@ def _decoded(kind: str, body: bytes, mode: str, size: tuple[int, int], fit: str,
             return np.asarray(image)
     except MLError:
         raise
+    except image_module.UnidentifiedImageError:  # whose message has an address of memory
+        raise ValidationError(f"the body is not a {IMAGES[kind]} picture: it does not begin as one") from None
     except Exception as error:  # Pillow raises what its decoders raise
         raise ValidationError(f"the body is not a {IMAGES[kind]} picture: {short_repr(str(error))}") from None
 
@@ -302,7 +306,9 @@ def accepted_kind(accept: str) -> str:
     return next((kind for kind in kinds if kind in ANSWERS), "")
 
 
-def respond(kind: str, request: InferenceRequest, results: Mapping[str, np.ndarray]) -> tuple[bytes, dict[str, str]]:
+def respond(
+    kind: str, request: InferenceRequest, results: Mapping[str, np.ndarray], interface: Interface
+) -> tuple[bytes, dict[str, str]]:
     """Write outputs as a file: one output as .npy or PNG, several as .npz."""
     arrays = {name: results[name] for name in request.outputs}
     for name, array in arrays.items():
@@ -317,7 +323,10 @@ def respond(kind: str, request: InferenceRequest, results: Mapping[str, np.ndarr
         len(arrays) == 1, f"{kind} has one output: name it, as in ?output={next(iter(arrays), '')}; got {[*arrays]}"
     )
     ((name, array),) = arrays.items()
-    return _npy(array) if kind == NPY else _png(array, name), {"Content-Type": kind}
+    if kind == NPY:
+        return _npy(array), {"Content-Type": kind}
+    (output,) = [output for output in interface.outputs if output.name == name]
+    return _png(array, output), {"Content-Type": kind}
 
 
 def _npy(array: np.ndarray) -> bytes:
@@ -326,19 +335,23 @@ def _npy(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def _png(array: np.ndarray, name: str) -> bytes:
-    """Write an output as a picture: uint8, or floats from 0 to 1, [height, width] with channels first, last, or without."""
+def _png(array: np.ndarray, output: Argument) -> bytes:
+    """Write an output as a picture: uint8, or floats from 0 to 1, [height, width] with channels first, last, or without.
+
+    Where both axes could be that of the channels, it is the one that the model declares.
+    """
     image_module = import_extra("PIL.Image", "server", "writing pictures")
     rule = "a picture: [height, width], [channels, height, width] or [height, width, channels], with 1, 3 or 4 channels"
-    picture = array
-    while picture.ndim > 2 and picture.shape[0] == 1:
+    picture, declared = array, (output.dims or ())[-3:]
+    is_last = len(declared) == 3 and not isinstance(declared[0], int) and declared[2] in CHANNELS
+    while picture.ndim > (3 if is_last else 2) and picture.shape[0] == 1:
         picture = picture[0]
-    if picture.ndim == 3 and picture.shape[0] in CHANNELS:
+    if picture.ndim == 3 and picture.shape[0] in CHANNELS and not is_last:
         picture = np.moveaxis(picture, 0, 2)
     is_picture = picture.ndim == 2 or (picture.ndim == 3 and picture.shape[2] in CHANNELS)
     is_sized = is_picture and picture.size > 0 and max(picture.shape[:2]) <= MAX_SIDE
     require(is_sized and (picture.dtype == np.uint8 or picture.dtype.kind in "fV"),
-            f"output {name!r} of {array.dtype}, {list(array.shape)}, is not {rule}")  # fmt: skip
+            f"output {output.name!r} of {array.dtype}, {list(array.shape)}, is not {rule}")  # fmt: skip
     if picture.dtype != np.uint8:
         picture = np.nan_to_num(picture.astype(np.float32)).clip(0, 1) * 255
         picture = picture.round().astype(np.uint8)

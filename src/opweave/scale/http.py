@@ -216,7 +216,9 @@ class ServedModel:
         self, http: HTTPRequest, request: InferenceRequest, results: Mapping[str, Any]
     ) -> tuple[bytes, dict[str, str]]:
         kind = bodies.accepted_kind(http.headers.get("accept", ""))
-        return bodies.respond(kind, request, results) if kind else self.interface.respond(request, results)
+        return (
+            bodies.respond(kind, request, results, self.interface) if kind else self.interface.respond(request, results)
+        )
 
 
 class ProtocolRoutes:
