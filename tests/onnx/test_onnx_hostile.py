@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -232,6 +233,21 @@ def test_layer_normalization_bias_with_empty_name(is_owned: bool) -> None:
     assert mean.tolist() == [[2], [4]]
     np.testing.assert_allclose(z, [[-1.2247, 0, 1.2247], [0, 0, 0]], atol=1e-4)
     assert proto.SerializeToString() == before, "the user's model stays as it is"
+
+
+@pytest.mark.parametrize("specialise", ["auto", "always"])
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "shape"),
+    [("DFT", "x length ", (1, 2, 2)), ("DFT", "x  ", (1, 3, 2)), ("Squeeze", "x ", (3,))],
+)
+def test_last_inputs_with_empty_names(
+    op_type: str, inputs: str, shape: tuple[int, ...], specialise: Literal["auto", "always"]
+) -> None:
+    """DFT ended the process, and Squeeze was refused."""
+    lookup = helper.make_node(op_type, inputs.split(" "), ["z"])
+    proto = model([lookup], [("x", FLOAT, [1, 3, 1])], [("z", FLOAT, None)], {"length": np.int64(2)})
+    (z,) = session(proto, specialise=specialise).run(None, {"x": np.ones((1, 3, 1), np.float32)})
+    assert z.shape == shape
 
 
 # Names and numbers ---------------------------------------------------------------------------------------------------

@@ -157,3 +157,13 @@ def test_tensors_without_elements_run_whole(
     (expected,) = run_engine(model, feed)
     assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("element", [bool, np.uint8])
+def test_element_types_without_shape_inference(element: type) -> None:
+    """ONNX's inference reads no axes of int32; bools became uint8."""
+    x = np.eye(2, 3, dtype=element)
+    model, feed = node_model("Pad", [x, ints(1, 1), None, np.int32([0])], opset=19)
+    (got,) = whole(model).run(None, feed)
+    assert got.dtype == element
+    np.testing.assert_array_equal(got, np.pad(x, ((1, 1), (0, 0))))

@@ -175,6 +175,19 @@ def test_truth_values_come_from_any_operation(source: str, truth: str) -> None:
     check_openvino(lambda b, x: TRUTHS[truth](b, SOURCES[source](b, x)), x=x)
 
 
+@pytest.mark.parametrize("truth", TRUTHS)
+@pytest.mark.parametrize("shape", [(4, 6), (4,)])
+def test_truth_values_come_from_slices(shape: tuple[int, ...], truth: str) -> None:
+    """Slices that cover an axis became a split, and a reshape that changes nothing was dropped before the conversion."""
+    x = np.random.default_rng(3).integers(0, 3, shape).astype(np.uint8)
+
+    def build(b: Any, x: Any) -> Any:
+        parts = [b.slice(x, [k, 0][: x.rank], [1, 6][: x.rank]) for k in range(4)]
+        return b.concat([TRUTHS[truth](b, b.reshape(part, part.shape)) for part in parts], 0)
+
+    check_openvino(build, x=x)
+
+
 @pytest.mark.parametrize("data_type", ["float32", "float16", "int32", "int64", "uint8"])
 @pytest.mark.parametrize("lookup", ["gather_elements", "of an input", "scatter_elements", "gather_nd", "after pad"])
 def test_lookups_after_slices(lookup: str, data_type: str) -> None:

@@ -36,6 +36,8 @@ WIDE = ("int64", "uint64")
 _CARRIED = {"uint32": "int32", "int64": "int32", "uint64": "int32", "bool": "boolean", "float16": "float32"}
 _TYPES = {"float32": "f32", "float16": "f16", "int32": "i32", "int8": "i8", "uint8": "u8", "boolean": "boolean"}
 
+_SPLITS = frozenset({"Slice", "Split", "StridedSlice", "VariadicSplit"})
+"""Operators of the engine that are splits, or become splits where slices cover an axis."""
 
 _EXACT_QUOTIENT = "nonconvertable_divide_0"
 """The engine's runtime info for divisions that passes must not replace."""
@@ -215,8 +217,9 @@ class Emitter:
         if data_type == "bool":
             if id(value) in self._bools:
                 return self._bools[id(value)][1]
-            if value.output.get_node().get_output_size() > 1:
-                # The engine refuses to convert an output of a node with several outputs, such as a split.
+            if value.output.get_node().get_output_size() > 1 or source_type(value) in _SPLITS:
+                # The engine refuses to convert an output of a node with several outputs, such as a split. It replaces slices by
+                # a split, and drops reshapes that change nothing.
                 value = self.emit("maximum", value, value)
             return self.emit("convert", value, "boolean", data_type="bool")
         if data_type == "float16":

@@ -18,6 +18,7 @@ from ..model.protobuf import (
     copy_of,
     domain_of,
     sub_graphs,
+    tensor_type,
 )
 from ..model.registry import TRADITIONAL, key_of
 from ..model.scopes import free_names, rename_node
@@ -52,7 +53,10 @@ def _schema(op_type: str, version: int, domain: str) -> Any:
 def infer(
     node: NodeProto, values: Sequence[Value | None], model: Model, environment: Mapping[str, Value]
 ) -> dict[str, TypeProto]:
-    """Infer the types of a node's outputs, by name; empty if unknown. `environment` has the values that sub-graphs capture."""
+    """Infer the types of a node's outputs, by name; empty if unknown. `environment` has the values that sub-graphs capture.
+
+    Where ONNX's inference fails, as for int32 axes of Pad, the schema gives the element types of outputs that inputs have, too.
+    """
     schema = schema_of(node, model)
     if schema is None:
         return {}
@@ -71,7 +75,18 @@ def infer(
             return {node.output[0]: result}
         return _infer_alone(node, schema, types, data, model.proto)
     except Exception:  # inference of a broken node fails in many ways; the engine will report the reason
-        return {}
+        return _types_like_inputs(node, schema, types)
+
+
+def _types_like_inputs(node: NodeProto, schema: Any, types: Mapping[str, TypeProto]) -> dict[str, TypeProto]:
+    """The types, without shapes, of outputs whose type parameter is that of an input."""
+    parameters = {item.type_str: types[name] for item, name in zip(schema.inputs, node.input, strict=False) if name}
+    results = {}
+    for k, name in enumerate(node.output):
+        like = parameters.get(schema.outputs[min(k, len(schema.outputs) - 1)].type_str)
+        if name and like is not None and like.tensor_type.elem_type:
+            results[name] = tensor_type(like.tensor_type.elem_type)
+    return results
 
 
 def is_valid(node: NodeProto, values: Mapping[str, Value], model: Model) -> bool:

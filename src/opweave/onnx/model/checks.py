@@ -172,8 +172,8 @@ def count_nodes(nodes: Sequence[NodeProto], functions: Iterable[FunctionProto]) 
 def with_expected_inputs(proto: ModelProto, nodes: list[NodeProto]) -> tuple[ModelProto, list[NodeProto]]:
     """The model and its nodes; copies if the inputs of a node must be rewritten for ONNX Runtime.
 
-    ONNX Runtime misreads LayerNormalization if an absent bias is written as an empty name, and QLinearLeakyRelu and
-    QLinearSigmoid if an absent last zero point is not.
+    ONNX Runtime misreads LayerNormalization, refuses Squeeze, and crashes in DFT if an absent last input is written as an empty
+    name, and misreads QLinearLeakyRelu and QLinearSigmoid if an absent last zero point is not.
     """
     if all(_expected_inputs(node) is None for node in nodes):
         return proto, nodes
@@ -188,8 +188,9 @@ def with_expected_inputs(proto: ModelProto, nodes: list[NodeProto]) -> tuple[Mod
 def _expected_inputs(node: NodeProto) -> list[str] | None:
     """The inputs in the form that ONNX Runtime reads correctly; None if the node has that form."""
     op_type = node.op_type
-    if op_type == "LayerNormalization" and len(node.input) == 3 and not node.input[2]:
-        return list(node.input[:2])
+    if node.input and not node.input[-1] and domain_of(node) == "" and op_type not in _VARIADIC:
+        count = max((k for k, name in enumerate(node.input, 1) if name), default=0)
+        return list(node.input[:count])
     if op_type in ("QLinearLeakyRelu", "QLinearSigmoid") and node.domain == MICROSOFT and len(node.input) == 4:
         return [*node.input, ""]
     return None
