@@ -53,6 +53,29 @@ def test_decoder_equals_definition(architecture: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(each.feed(TEXT[3:]), wanted[-1], rtol=1e-4, atol=2e-4)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "metadata", "windows"),
+    [
+        ("gemma3", {"sliding_window_pattern": 0}, [True, True]),
+        ("gemma3", {"sliding_window_pattern": 1}, [False, False]),
+        ("gemma3", {"sliding_window_pattern": [False, True]}, [False, True]),
+        ("gemma3", {"sliding_window": None}, [False, False]),
+        ("phi3", {"sliding_window_pattern": 2}, [True, False]),
+    ],
+    ids=str,
+)
+def test_files_tell_which_layers_see_a_window(
+    architecture: str, metadata: dict[str, Any], windows: list[bool], tmp_path: Path
+) -> None:
+    """As llama.cpp reads them: a period of 0 is that of windows alone, and a period of 1 that of no windows."""
+    path = tmp_path / "x.gguf"
+    about = {f"{architecture}.attention.{name}": value for name, value in metadata.items()}
+    weights = tiny_models.write(path, architecture=architecture, metadata=about)
+    wanted = tiny_models.logits(weights, TEXT, architecture=architecture, windows=windows)
+    each = decoder(path, quantized=False)
+    np.testing.assert_allclose(each.feed(TEXT), wanted[-1], rtol=1e-4, atol=2e-4)
+
+
 def test_decoder_multiplies_small_integers(tmp_path: Path) -> None:
     """The inputs of these products are rounded to 8 bits: an error of a few percent of what logits vary by."""
     path = tmp_path / "x.gguf"
@@ -362,6 +385,12 @@ def test_decoder_rejects_room_out_of_range(tmp_path: Path) -> None:
         ({"llama.rope.dimension_count": 18}, "dimension_count must be an even number of at most 16"),
         ({"llama.rope.dimension_count": 2**31 - 2}, "dimension_count must be an even number of at most 16"),
         ({"llama.rope.dimension_count": 16.0}, "dimension_count must be an integer"),
+        (
+            {"llama.attention.sliding_window_pattern": [True]},
+            r"sliding_window_pattern must be a list of 2 booleans, as many as there are layers, got",
+        ),
+        ({"llama.attention.sliding_window_pattern": ["x", "y"]}, "sliding_window_pattern must be a list of 2 booleans"),
+        ({"llama.attention.sliding_window_pattern": [2, 0]}, "sliding_window_pattern must be a list of 2 booleans"),
         ({"llama.rope.scaling.type": 3}, r"rope\.scaling\.type must be text, got 3"),
         ({"llama.rope.scaling.factor": "x"}, r"rope\.scaling\.factor must be a finite number"),
         ({"general.architecture": 7}, r"general\.architecture must be text, got 7"),

@@ -59,6 +59,7 @@ def pieces(**changes: Any) -> Vocabulary:
         **changes,
     }
     metadata = {f"tokenizer.ggml.{name}": value for name, value in about.items()}
+    metadata["general.architecture"] = metadata.pop("tokenizer.ggml.architecture", "llama")
     return Vocabulary(cast(GGUF, SimpleNamespace(path="x.gguf", metadata=metadata)))
 
 
@@ -110,6 +111,27 @@ def test_pieces_are_merged_by_their_scores() -> None:
     scores[PIECES.index("el")] = -0.5
     known = pieces(scores=scores, add_space_prefix=False)
     assert [PIECES[k] for k in known.encode("hello")] == ["<s>", "h", "el", "l", "o"]
+
+
+def test_all_tokens_that_end_a_message_end_replies() -> None:
+    """Those of Llama 3: of a text, of a turn, and of a message that calls a tool; and whatever the file names."""
+    names = ["<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<other>", "<call>"]
+    tokens, scores = [*PIECES, *names], np.array([*SCORES, *[0.0] * 5])
+    count = len(PIECES)
+    types = [2, 3, 3, *[6] * 256, *[1] * 9, *[3] * 5]
+    known = pieces(tokens=tokens, scores=scores, token_type=types, eom_token_id=count + 4)
+    assert known.ends == {2, count, count + 1, count + 2, count + 4}
+
+
+@pytest.mark.parametrize(("architecture", "spaces"), [("phi3", []), ("llama", ["▁", "<0x0A>"])])
+def test_phi_3_drops_whitespace_behind_special_tokens(architecture: str, spaces: list[str]) -> None:
+    """As `tokenizer.json` of Phi 3 says: all special tokens but the first and the last of a text."""
+    tokens, scores = [*PIECES, "<|end|>"], np.array([*SCORES, 0.0])
+    types = [2, 3, 3, *[6] * 256, *[1] * 9, 3]
+    known = pieces(architecture=architecture, tokens=tokens, scores=scores, token_type=types)
+    ids = known.encode("he<|end|>\n<|end|>\nhe<s> he")
+    first, last = ["<s>", "▁he", "<|end|>", *spaces, "<|end|>"], ["<s>", "▁", "▁he"]
+    assert [tokens[k] for k in ids] == [*first, *([*spaces, "he"] if spaces else ["▁he"]), *last]
 
 
 def test_vocabulary_rejects_other_kinds(tmp_path: Path) -> None:

@@ -148,8 +148,17 @@ def write(
     return weights
 
 
-def logits(weights: Mapping[str, np.ndarray], tokens: Sequence[int], *, architecture: str = "llama") -> np.ndarray:
-    """The logits after each token of a text, by the definition, [tokens, words]."""
+def logits(
+    weights: Mapping[str, np.ndarray],
+    tokens: Sequence[int],
+    *,
+    architecture: str = "llama",
+    windows: Sequence[bool] | None = None,
+) -> np.ndarray:
+    """The logits after each token of a text, by the definition, [tokens, words].
+
+    `windows` tells which layers see a window, for models whose files have another pattern.
+    """
     interleaved, is_gemma = architecture == "llama", architecture.startswith("gemma")
     count, size = len(tokens), WIDTH // HEADS
     places = np.arange(count)
@@ -189,6 +198,7 @@ def logits(weights: Mapping[str, np.ndarray], tokens: Sequence[int], *, architec
         if architecture in ("qwen3", "gemma3"):
             q, k = normalized(q, f"{name}.attn_q_norm"), normalized(k, f"{name}.attn_k_norm")
         sees_window = architecture == "phi3" or (is_gemma and layer % 2 == 0)
+        sees_window = sees_window if windows is None else windows[layer]
         theta = LOCAL_THETA if architecture == "gemma3" and sees_window else THETA
         k, v = rotated(k, theta).repeat(HEADS // GROUPS, 0), v.repeat(HEADS // GROUPS, 0)
         scores = rotated(q, theta) @ k.swapaxes(1, 2) / np.sqrt(size)

@@ -16,8 +16,8 @@ class Architecture:
         norms_results: whether results of attention and of the feed-forward network are normalised before they are added.
         is_gelu: whether the gate is a GELU, approximated by tanh, rather than a SiLU.
         scales_embeddings: whether embeddings are multiplied by the square root of the width.
-        period: of each `period` layers, the last sees all tokens, and the others see a window. 1: all layers see a window.
-            0: there are no windows.
+        period: of each `period` layers, the last sees all tokens, and the others see a window. 0: all layers see a window;
+            None: there are no windows. Files count in the same way, as "attention.sliding_window_pattern".
         window: tokens in a window, unless the file says another number; 0 for all.
         local_base: base of the rotation in layers that see a window, which is never scaled; 0: as in other layers.
         layers_of_width: number of layers of the model whose queries are scaled by sqrt(heads / width), rather than by the size
@@ -30,14 +30,10 @@ class Architecture:
     norms_results: bool = False
     is_gelu: bool = False
     scales_embeddings: bool = False
-    period: int = 0
+    period: int | None = None
     window: int = 0
     local_base: float = 0.0
     layers_of_width: int = 0
-
-    def sees_window(self, layer: int) -> bool:
-        """Whether a layer sees a window of tokens."""
-        return self.period == 1 or (self.period > 1 and layer % self.period < self.period - 1)
 
     def shapes(self, width: int, hidden: int, queries: int, keys: int, size: int) -> dict[str, tuple[int, ...]]:
         """The shapes of the weights of a layer, by name. `queries` and `keys` are the elements of all heads of each."""
@@ -69,7 +65,7 @@ ARCHITECTURES = {
     "gemma2": Architecture(**_GEMMA, period=2, window=4096, layers_of_width=46),
     "gemma3": Architecture(**_GEMMA, norms_heads=True, period=6, local_base=10000.0, layers_of_width=62),
     "llama": Architecture(interleaved=True),
-    "phi3": Architecture(is_joined=True, period=1),
+    "phi3": Architecture(is_joined=True, period=0),
     "qwen2": Architecture(),
     "qwen3": Architecture(norms_heads=True),
 }

@@ -70,6 +70,20 @@ class Metadata:
         """A boolean; some files have 0 or 1."""
         return bool(self._value(name, default, "true or false", lambda v: isinstance(v, int) and v in (0, 1)))
 
+    def is_list(self, name: str) -> bool:
+        """Whether a property is a list."""
+        return isinstance(self._values.get(self._prefix + name), (list, np.ndarray))
+
+    def flags(self, name: str, count: int) -> list[bool]:
+        """A list of booleans, one for each of `count` layers; some files have 0 or 1."""
+
+        def fits(value: Any) -> bool:
+            values = np.asarray(value)
+            return values.shape == (count,) and values.dtype.kind in "biu" and bool(np.isin(values, (0, 1)).all())
+
+        values = self._value(name, ..., f"a list of {count} booleans, as many as there are layers", fits)
+        return [bool(value) for value in values]
+
     def texts(self, name: str) -> list[str]:
         """A list of texts."""
 

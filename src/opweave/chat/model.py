@@ -206,7 +206,7 @@ class Model:
             final_softcap=about.real("final_logit_softcapping", 0.0),
             window=window,
         )
-        self._period = about.count("attention.sliding_window_pattern", self.architecture.period, least=0)
+        self._windowed = self._layers_with_windows(about, layers, window)
         self._tables: dict[tuple[int, bool, str], list[Array]] = {}
         self.side_operands: Mapping[str, MLOperand] = {}
         self._check_shapes(about)
@@ -286,7 +286,7 @@ class Model:
         Returns:
             The cosines and the sines, both [room, pairs]. Layers that rotate alike share the arrays.
         """
-        is_local = self._sees_window(layer) and self.architecture.local_base > 0
+        is_local = self._windowed[layer] and self.architecture.local_base > 0
         data_type = _operand_type(cache)
         key = room, is_local, data_type
         if key not in self._tables:
@@ -295,8 +295,16 @@ class Model:
             self._tables[key] = [(f(angles) * magnitude).astype(data_type) for f in (np.cos, np.sin)]
         return self._tables[key]
 
-    def _sees_window(self, layer: int) -> bool:
-        return replace(self.architecture, period=self._period).sees_window(layer)
+    def _layers_with_windows(self, about: Metadata, layers: int, window: int) -> list[bool]:
+        """Tell which layers see a window: by a period, or by a list with a boolean for each layer."""
+        name = "attention.sliding_window_pattern"
+        if about.is_list(name):
+            pattern = about.flags(name, layers)
+        else:
+            period = about.count(name, self.architecture.period, least=0)
+            pattern = [period is not None and (period == 0 or layer % period < period - 1) for layer in range(layers)]
+        # Gemma 3's files have no window if all layers see all tokens; then all of these rotate alike.
+        return [window > 0 and is_windowed for is_windowed in pattern]
 
     def attention(self, room: int, layer: int, cache: CacheType = "float32") -> dict[str, Any]:
         """The rotations, heads, groups, scale, softcap, window and order of pairs of a layer's attention.
@@ -315,7 +323,7 @@ class Model:
             "groups": s.groups,
             "scale": s.scale,
             "softcap": s.softcap,
-            "window": s.window if self._sees_window(layer) and s.window < room else 0,
+            "window": s.window if self._windowed[layer] and s.window < room else 0,
             "interleaved": self.architecture.interleaved,
         }
 

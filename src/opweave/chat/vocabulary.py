@@ -19,8 +19,21 @@ from .template import Template, plain_data, plain_mappings, plain_messages
 NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
 """Types of tokens. Control tokens have no text; tokens defined by users are never split."""
 
-ENDS = {"<|im_end|>", "<|eot_id|>", "<|end|>", "<|endoftext|>", "<end_of_turn>", "</s>"}
+ENDS = {
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "</s>",
+}
 """Control tokens that end a reply, besides the ones in the file."""
+
+KEEPING_SPACES = {"<s>", "<|endoftext|>"}
+"""The special tokens of Phi 3 that whitespace may follow. The tokenizer drops the whitespace behind all others, and templates
+write a line break there. Files do not say so."""
 
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA_3 = (
@@ -98,16 +111,22 @@ class Vocabulary:
         self._special = {f"{SHORT_NAMES.get(name, name)}_token": self._tokens[k] for name, k in ids.items()}
         self._tokenizer = makers[kind]()
 
+        drops_spaces = kind == "llama" and self._file.metadata.get("general.architecture") == "phi3"
+
         def of_type(number: int) -> list[Any]:
             tokens = [self._tokens[k] for k in np.flatnonzero(types == number)]
-            return [self._library.AddedToken(token, normalized=False) for token in tokens if token]
+            return [
+                self._library.AddedToken(token, normalized=False, rstrip=drops_spaces and token not in KEEPING_SPACES)
+                for token in tokens
+                if token
+            ]
 
         self._tokenizer.add_tokens(of_type(USER_DEFINED))
         self._tokenizer.add_special_tokens(of_type(CONTROL))
         is_begun = about.flag("add_bos_token", kind == "llama" or about.text("pre", None) == "llama-bpe")
         self._begin = ids.get("bos") if is_begun else None
         self.ends = {int(k) for k in np.flatnonzero(types == CONTROL) if self._tokens[k] in ENDS}
-        self.ends |= {ids[name] for name in ("eos", "eot") if name in ids}
+        self.ends |= {ids[name] for name in ("eos", "eot", "eom") if name in ids}
 
     def __len__(self) -> int:
         return len(self._tokens)
