@@ -185,6 +185,46 @@ def test_exclude_keeps_nodes_and_weights(tmp_path: Path) -> None:
     assert ("pointwise", "excluded") in {(kept.name, kept.reason) for kept in static.kept}
 
 
+@pytest.mark.parametrize("pattern", ["first", "bias", "w"])
+def test_exclude_keeps_nodes_that_are_fused(pattern: str, tmp_path: Path) -> None:
+    """ONNX Runtime makes a product and an addition one node, of another name."""
+    nodes = [
+        node("MatMul", "x w", "a", name="first"),
+        node("Add", "a c", "b", name="bias"),
+        node("MatMul", "b v", "y", name="second"),
+    ]
+    constants = {"w": normal(32, 32), "v": normal(32, 32), "c": normal(32, scale=1.0)}
+    proto = model(nodes, {"x": "float32[4, 32]"}, {"y": "float32[4, 32]"}, constants)
+    feed = {"x": normal(4, 32, scale=1.0)}
+    result = ow.quantize(
+        saved(proto, tmp_path), tmp_path / "new.onnx", "static", inputs=feed, exclude=[pattern], seconds=0
+    )
+    assert [layer.title for layer in result.layers] == ["MatMul second"]
+    assert [(kept.name, kept.reason) for kept in result.kept] == [("w", "excluded")]
+
+
+@pytest.mark.parametrize(
+    ("shape", "beta"), [((32,), 2.0), ((1, 32), 1.0), ((4, 32), 0.5), ((4, 1), 1.0), ((1,), 1.0), ((), 3.0)], ids=str
+)
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_static_takes_all_biases(shape: tuple[int, ...], beta: float, is_constant: bool, tmp_path: Path) -> None:
+    """Also those of products of two computed operands."""
+    nodes = [
+        node("Gemm", f"x {'w' if is_constant else 'x'} c", "y", beta=beta, transB=1, name="gemm"),
+        node("MatMul", "x v", "z", name="other"),
+    ]
+    constants = {"w": normal(32, 32), "v": normal(32, 32), "c": normal(*shape, scale=1.0)}
+    constants["c"] = constants["c"] if is_constant else constants["c"].reshape(-1)[:1] * 4
+    columns = 32 if is_constant else 4
+    proto = model(nodes, {"x": "float32[4, 32]"}, {"y": f"float32[4, {columns}]", "z": "float32[4, 32]"}, constants)
+    source, target = saved(proto, tmp_path), tmp_path / "new.onnx"
+    feed = {"x": normal(4, 32, scale=1.0)}
+    ow.quantize(source, target, "static", inputs=feed, seconds=0)
+    for disabled in (False, True):
+        for actual, expected in zip(engine(target, feed, disabled), engine(source, feed), strict=True):
+            assert relative(actual, expected) < 0.03
+
+
 def test_what_stays_has_a_reason(tmp_path: Path) -> None:
     nodes = [
         node("Add", "x offsets", "a"),
@@ -207,17 +247,24 @@ def test_what_stays_has_a_reason(tmp_path: Path) -> None:
     assert {kept.name for kept in halves.kept} == {"adapted"}
 
 
-def test_float16_keeps_what_it_cannot_hold(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "largest", "reason"),
+    [
+        ("float16", 70000, "with elements beyond 65,504, the largest float16"),
+        ("bfloat16", 3.4e38, "with elements beyond 3.39e+38, the largest bfloat16"),
+    ],
+)
+def test_weights_stay_where_16_bits_cannot_hold_them(form: Any, largest: float, reason: str, tmp_path: Path) -> None:
     weights = {"large": normal(32, 32), "small": normal(32, 32)}
-    weights["large"][0, 0] = 70000
+    weights["large"][0, 0] = largest
     proto = model(
         [node("MatMul", "x large", "a"), node("MatMul", "a small", "y")],
         {"x": "float32[2, 32]"},
         {"y": "float32[2, 32]"},
         weights,
     )
-    result = ow.quantize(saved(proto, tmp_path), tmp_path / "new.onnx", "float16")
-    assert [kept.reason for kept in result.kept] == ["with elements beyond 65,504, the largest float16"]
+    result = ow.quantize(saved(proto, tmp_path), tmp_path / "new.onnx", form)
+    assert [kept.reason for kept in result.kept] == [reason]
 
 
 @pytest.mark.parametrize("opset", [9, 11, 12, 13, 18, 21])
@@ -291,12 +338,14 @@ def test_one_table_for_tokens_and_scores(tmp_path: Path) -> None:
     assert relative(engine(target, feed)[0], engine(source, feed)[0]) < BOUNDS["int4"]
 
 
-def test_weights_of_float16_keep_their_type(tmp_path: Path) -> None:
+@pytest.mark.parametrize("opset", [13, 18, 21])
+def test_weights_of_float16_keep_their_type(opset: int, tmp_path: Path) -> None:
     proto = model(
         [node("MatMul", "x w", "y")],
         {"x": "float16[2, 64]"},
         {"y": "float16[2, 48]"},
         {"w": normal(64, 48).astype("float16")},
+        opset=opset,
     )
     source, target = saved(proto, tmp_path), tmp_path / "new.onnx"
     feed = {"x": normal(2, 64, scale=1.0).astype(np.float16)}
@@ -433,12 +482,12 @@ def test_result_has_all_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["int8", "int4"])
-@pytest.mark.parametrize("scale", [1.0, 1e-3], ids=["", "small"])
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e6], ids=["", "small", "large"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_rows_of_tables_are_looked_up_before_they_are_widened(
     dtype: str, scale: float, form: Any, tmp_path: Path
 ) -> None:
-    table = normal(300, 64, scale=scale).astype(dtype)
+    table = normal(300, 64, scale=min(scale, 1e4) if dtype == "float16" else scale).astype(dtype)
     nodes = [node("Gather", "table ids", "x", name="embed"), node("Gather", "table others", "y", axis=-2, name="more")]
     inputs = {"ids": "int64[n, m]", "others": "int32[]"}
     proto = model(nodes, inputs, {"x": f"{dtype}[n, m, 64]", "y": f"{dtype}[64]"}, {"table": table})
@@ -459,6 +508,19 @@ def test_rows_of_tables_are_looked_up_before_they_are_widened(
     assert result.ratio < {("float32", "int8"): 0.32, ("float32", "int4"): 0.25}.get((dtype, form), 0.6)
     (layer,) = result.layers
     assert layer.own == pytest.approx(relative(engine(target, feed)[0], rows[0]), rel=1e-2)
+
+
+@pytest.mark.parametrize("shape", ["", "n"], ids=["scalar", "vector"])
+def test_vectors_of_one_block_are_looked_up(shape: str, tmp_path: Path) -> None:
+    """By an index whose rank the model does not tell, too."""
+    table, indices = normal(40, 32), np.array([7] if shape else 7)
+    nodes = [node("Identity", "ids", "i"), node("Gather", "table i", "x"), node("Gather", "table ids", "y")]
+    outputs = {name: f"float32[{shape}{', ' * bool(shape)}32]" for name in "xy"}
+    proto = model(nodes, {"ids": f"int64[{shape}]"}, outputs, {"table": table})
+    ow.quantize(saved(proto, tmp_path), tmp_path / "new.onnx", "int4")
+    for rows in engine(tmp_path / "new.onnx", {"ids": indices}):
+        assert rows.shape == table[indices].shape
+        assert relative(rows, table[indices]) < BOUNDS["int4"]
 
 
 @pytest.mark.parametrize("form", BOUNDS)

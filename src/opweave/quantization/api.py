@@ -33,6 +33,9 @@ Form = Literal["int8", "int4", "static", "float16", "bfloat16"]
 FIRST_OPSETS = {"int8": 13, "int4": 21, "float16": 6, "bfloat16": 13}
 """The first operator set that has the nodes of each form. A `block_size` needs that of "int4"."""
 
+FIRST_HALF_OPSET = 19
+"""The first operator set whose `DequantizeLinear` makes float16."""
+
 WEIGHTS_ALONE = ("GRU", "Gather", "LSTM", "RNN")
 """Operators whose weights alone become narrower in the form "static": ONNX Runtime does not compute them on integers."""
 
@@ -124,11 +127,14 @@ def quantize(
         if to == "static":
             with report_work(f"measuring ranges on {count_of(len(feeds), 'sample')}"):
                 contents, layers, kept = quantize_throughout(contents, feeds, exclude, reduce_range, limits, folder)
+            _raise_for_halves(contents, to)
             others, more = narrow_weights(contents, "int8", None, exclude, WEIGHTS_ALONE)
             layers, kept = [*layers, *others], list({item.name: item for item in (*kept, *more)}.values())
         else:
             opset = FIRST_OPSETS["int4"] if block_size else FIRST_OPSETS[to]
             contents.raise_opset(opset, f"the form {to!r}")
+            if to == "int8":
+                _raise_for_halves(contents, to)
             with report_work("rounding weights"):
                 layers, kept = narrow_weights(contents, to, block_size, exclude)
         if not layers:
@@ -210,6 +216,12 @@ def _check_names(contents: ModelContents, exclude: Sequence[str]) -> None:
             is_excluded(names, [pattern]),
             f"quantize: exclude has {short_repr(pattern)}, which matches no node and no weights",
         )
+
+
+def _raise_for_halves(contents: ModelContents, to: Form) -> None:
+    """Convert a model with float16 constants to the operator set whose `DequantizeLinear` makes float16."""
+    if contents.has_halves:
+        contents.raise_opset(FIRST_HALF_OPSET, f"the form {to!r} of float16 weights")
 
 
 def _check_target(model: Any, source: Model, path: str | Path) -> tuple[Path, int]:

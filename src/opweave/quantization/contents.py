@@ -30,7 +30,7 @@ MIN_ELEMENTS = 128
 SCALARS = 1024
 """Elements up to which a constant may hold sizes or axes, which a conversion between operator sets reads."""
 
-IR_OF_OPSETS = {6: 4, 13: 7, 21: 10}
+IR_OF_OPSETS = {6: 4, 13: 7, 19: 9, 21: 10}
 """The version of the file format for an operator set, in which initializers need not be inputs."""
 
 CHANGED_SOFTMAX = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
@@ -169,6 +169,15 @@ class ModelContents(GraphContents):
             del graph.input[:]
             graph.input.extend(required)
             self.proto.ir_version = max(self.proto.ir_version, 4)
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether there are float16 constants, in branches and loops, too."""
+        nodes = list(all_nodes(self.proto.graph.node))
+        graphs = [self.proto.graph, *(graph for node in nodes for graph in sub_graphs(node))]
+        tensors = [tensor for graph in graphs for tensor in graph.initializer]
+        tensors += [a.t for node in nodes if node.op_type == "Constant" for a in node.attribute if a.name == "value"]
+        return any(tensor.data_type == TensorProto.FLOAT16 for tensor in tensors)
 
     @property
     def opset(self) -> int:

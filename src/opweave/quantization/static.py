@@ -10,10 +10,11 @@ import numpy as np
 from ..onnx.files import write_model
 from ..onnx.model.limits import ModelLimits
 from ..onnx.model.model import Model
-from ..onnx.model.protobuf import GraphProto, NodeProto, TensorProto, copy_of
+from ..onnx.model.protobuf import GraphProto, NodeProto, TensorProto, copy_of, node as new_node
+from ..onnx.model.scopes import all_nodes
 from ..support.errors import OperationError
 from ..support.names import printable
-from .contents import MIN_ELEMENTS, ModelContents
+from .contents import MIN_ELEMENTS, ModelContents, integers_of
 from .result import KeptWeights
 from .weights import NarrowedLayer, is_excluded, layer_axes, relative_error, title_of
 
@@ -83,13 +84,7 @@ def quantize_throughout(
     _name_nodes(contents)
     graph = contents.proto.graph
     operators = [*PRODUCTS, *(AROUND_CONVOLUTIONS if _has_mostly_convolutions(graph) else ())]
-    constants = {*contents.arrays, *(node.output[0] for node in graph.node if node.op_type == "Constant")}
-    excluded = [
-        node.name
-        for node in graph.node
-        if is_excluded([node.name, *node.input], exclude) or _adds_constants(node, constants)
-    ]
-    prepared = _prepare(contents, folder, is_large)
+    prepared, asked, excluded = _prepare(contents, exclude, folder, is_large)
     target = folder / "quantised.onnx"
     try:
         quantize_static(
@@ -102,7 +97,7 @@ def quantize_throughout(
             reduce_range=reduce_range,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
-            nodes_to_exclude=excluded,
+            nodes_to_exclude=[*asked, *excluded],
             use_external_data_format=is_large,
             extra_options={"MatMulConstBOnly": True},
         )
@@ -118,7 +113,7 @@ def quantize_throughout(
     result.proto.producer_name = contents.proto.producer_name
     result.proto.producer_version = contents.proto.producer_version
     layers = list(_layers(result, contents.arrays))
-    return result, layers, list(_weights_left(result, exclude))
+    return result, layers, list(_weights_left(result, exclude, asked))
 
 
 def _has_mostly_convolutions(graph: GraphProto) -> bool:
@@ -153,8 +148,14 @@ def _name_nodes(contents: ModelContents) -> None:
         seen.add(node.name)
 
 
-def _prepare(contents: ModelContents, folder: Path, is_large: bool) -> Path:
-    """Write the model as ONNX Runtime's tool expects it: constants and batch normalisations folded, and shapes inferred."""
+def _prepare(
+    contents: ModelContents, exclude: Sequence[str], folder: Path, is_large: bool
+) -> tuple[Path, list[str], list[str]]:
+    """Write the model as ONNX Runtime's tool expects it: constants and batch normalisations folded, and shapes inferred.
+
+    Returns:
+        The file, the names of the nodes that `exclude` matches, and those of other nodes that stay as they are.
+    """
     import onnx
     import onnxruntime
     from onnxruntime.quantization.quant_utils import add_pre_process_metadata
@@ -178,9 +179,84 @@ def _prepare(contents: ModelContents, folder: Path, is_large: bool) -> Path:
         raise OperationError(f"quantize: ONNX Runtime does not take the model: {error}") from error
     onnx.shape_inference.infer_shapes_path(str(folded), str(inferred))
     proto = onnx.load(str(inferred), load_external_data=False)
+    graph = proto.graph
+    asked = [node.name for node in graph.node if _is_from_excluded(node, contents.proto.graph, exclude)]
+    _move_biases(graph, {info.name for info in graph.input}, asked, folder)
+    constants = {tensor.name for tensor in graph.initializer}
+    constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    others = [node.name for node in graph.node if _adds_constants(node, constants)]
     add_pre_process_metadata(proto)
     onnx.save(proto, str(inferred))
-    return inferred
+    return inferred, asked, others
+
+
+def _is_from_excluded(node: NodeProto, original: GraphProto, exclude: Sequence[str]) -> bool:
+    """Whether a node, or one of those of the original that were fused to it, stays as it is."""
+    if is_excluded([node.name, *node.input], exclude):
+        return True
+    if not exclude:
+        return False
+    makers = {output: maker for maker in original.node for output in maker.output}
+    pending, ends = list(node.output), set(node.input)
+    while pending:
+        maker = makers.get(pending.pop())
+        if maker is None:
+            continue
+        if is_excluded([maker.name, *maker.input], exclude):
+            return True
+        pending += [name for name in maker.input if name not in ends]
+        ends.update(maker.input)
+    return False
+
+
+def _move_biases(graph: GraphProto, overridable: Collection[str], excluded: Collection[str], folder: Path) -> None:
+    """Make the constant biases of Gemm nodes vectors, without a factor: ONNX Runtime's tool takes all biases for such.
+
+    A bias with several rows becomes the operand of an Add. The tool fails with other shapes, and forgets `beta`.
+    """
+    from onnx import numpy_helper
+
+    tensors = {tensor.name: tensor for tensor in graph.initializer if tensor.name not in overridable}
+    names = {*tensors, *(output for node in graph.node for output in node.output), *(node.name for node in graph.node)}
+
+    def new_name(stem: str) -> str:
+        while stem in names:
+            stem += "_"
+        names.add(stem)
+        return stem
+
+    nodes, replaced = list[NodeProto](), set[str]()
+    for node in map(copy_of, graph.node):
+        nodes.append(node)
+        bias = tensors.get(node.input[2]) if node.op_type == "Gemm" and len(node.input) > 2 else None
+        if bias is None or node.name in excluded:
+            continue
+        beta = next((attribute.f for attribute in node.attribute if attribute.name == "beta"), 1.0)
+        values, weights = numpy_helper.to_array(bias, str(folder)), tensors.get(node.input[1])
+        count = values.size if weights is None else weights.dims[not integers_of(node, "transB", 0)]
+        if beta == 1 and values.shape == (count,):
+            continue
+        replaced.add(bias.name)
+        others = [copy_of(attribute) for attribute in node.attribute if attribute.name != "beta"]
+        del node.attribute[:]
+        node.attribute.extend(others)
+        scaled, name = (values * beta).astype(values.dtype), new_name(f"{bias.name}_vector")
+        if values.size in (1, count) and values.size == (*values.shape, 1)[max(values.ndim - 1, 0)]:
+            scaled = np.array(np.broadcast_to(scaled.reshape(-1), count))
+            node.input[2] = name
+        else:
+            result, node.output[0] = node.output[0], new_name(f"{node.output[0]}_product")
+            del node.input[2]
+            nodes.append(new_node("Add", [node.output[0], name], [result]))
+            nodes[-1].name = new_name(f"{node.name}_bias")
+        graph.initializer.append(numpy_helper.from_array(scaled, name))
+    del graph.node[:]
+    graph.node.extend(nodes)
+    unread = replaced - {name for node in all_nodes(graph.node) for name in node.input}
+    unread -= {info.name for info in graph.output}
+    for position in reversed(range(len(graph.initializer))):
+        if graph.initializer[position].name in unread:
+            del graph.initializer[position]
 
 
 def _layers(result: ModelContents, arrays: Mapping[str, np.ndarray]) -> Iterator[NarrowedLayer]:
@@ -222,7 +298,7 @@ def _widen(node: NodeProto, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     return widened
 
 
-def _weights_left(result: ModelContents, exclude: Sequence[str]) -> Iterator[KeptWeights]:
+def _weights_left(result: ModelContents, exclude: Sequence[str], asked: Collection[str]) -> Iterator[KeptWeights]:
     """The weights of products that stayed as they were."""
     for inner in result.inner_graphs():
         for name, weights in inner.arrays.items():
@@ -238,6 +314,6 @@ def _weights_left(result: ModelContents, exclude: Sequence[str]) -> Iterator[Kep
                 continue
             if layer_axes(node, position, array.ndim) is None or node.op_type not in PRODUCTS:
                 continue
-            is_asked = is_excluded([node.name, name], exclude)
+            is_asked = node.name in asked or is_excluded([name], exclude)
             reason = "excluded" if is_asked else "whose node ONNX Runtime's tool did not quantise"
             yield KeptWeights(name, array.nbytes, reason)

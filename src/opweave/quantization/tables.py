@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..onnx.model.protobuf import AttributeProto, NodeProto, TensorProto, copy_of, node
+from ..onnx.model.protobuf import AttributeProto, NodeProto, TensorProto, ValueInfoProto, copy_of, node
 from .blocks import NarrowWeights
 from .contents import GraphContents, integers_of
 
@@ -48,12 +48,16 @@ def write_table(contents: GraphContents, name: str, narrow: NarrowWeights, eleme
     else:
         contents.add(values, narrow.values, TensorProto.INT8)
     contents.add(scale, scales, scale_type)
+    declared = [*contents.graph.input, *contents.graph.value_info]
+    ranks = {info.name: _rank_of(info) for info in declared} | {n: a.ndim for n, a in contents.arrays.items()}
     nodes: list[NodeProto] = []
     for lookup in contents.graph.node:
         if lookup.op_type != "Gather" or lookup.input[0] != name:
             nodes.append(copy_of(lookup))
             continue
         indices, result = lookup.input[1], lookup.output[0]
+        # ONNX Runtime takes the scale of the only block of a vector, which a scalar looks up, for that of all elements.
+        may_be_scalar = is_packed and scales.shape[1] == 1 and not ranks.get(indices)
 
         def step(op_type: str, inputs: Sequence[str], stem: str, **attributes: int) -> str:
             output = contents.new_name(f"{result}_{stem}")  # noqa: B023  (called in this turn only)
@@ -61,6 +65,11 @@ def write_table(contents: GraphContents, name: str, narrow: NarrowWeights, eleme
             nodes[-1].name = output
             return output
 
+        if may_be_scalar:
+            if "axis" not in extra:
+                extra["axis"] = contents.new_name(f"{name}_axis")
+                contents.add(extra["axis"], np.array([0], np.int64), TensorProto.INT64)
+            indices = step("Unsqueeze", [indices, extra["axis"]], "indices")
         rows = step("Gather", [values, indices], "rows", axis=0)
         steps = step("Gather", [scale, indices], "scales", axis=0)
         if scale_type != element_type:
@@ -71,10 +80,21 @@ def write_table(contents: GraphContents, name: str, narrow: NarrowWeights, eleme
             high = step("BitShift", [rows, extra["shift"]], "high")
             nodes[-1].attribute.append(AttributeProto(name="direction", type=AttributeProto.STRING, s=b"RIGHT"))
             whole = step("Concat", [low, high], "values", axis=-1)
-            last = node("DequantizeLinear", [whole, steps, zeros], [result], axis=-1, block_size=narrow.block_size)
+            operands, blocks = [whole, steps, zeros], {"axis": -1, "block_size": narrow.block_size}
+            if may_be_scalar:
+                last = node(
+                    "Squeeze", [step("DequantizeLinear", operands, "vectors", **blocks), extra["axis"]], [result]
+                )
+            else:
+                last = node("DequantizeLinear", operands, [result], **blocks)
         else:
             whole = step("Cast", [rows], "values", to=element_type)
             last = node("Mul", [whole, steps], [result])
         last.name = lookup.name
         nodes.append(last)
     contents.replace_nodes(nodes)
+
+
+def _rank_of(info: ValueInfoProto) -> int:
+    """The rank of a value; 0 if it is not declared."""
+    return len(info.type.tensor_type.shape.dim)

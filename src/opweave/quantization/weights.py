@@ -31,7 +31,8 @@ FLOATS = {TensorProto.FLOAT: "float32", TensorProto.FLOAT16: "float16"}
 
 Width = Literal["int8", "int4", "float16", "bfloat16"]
 
-MAX_HALF = float(np.finfo(np.float16).max)
+LARGEST = {"float16": 65504.0, "bfloat16": 3.3895314e38}
+"""The largest finite number of each type."""
 
 WORTHWHILE = 0.75
 """Weights stay as they are if the narrow ones would take more than this share of their bytes."""
@@ -121,14 +122,17 @@ def _narrow_graph(
             else:
                 looks_up = name not in captured and is_table(reads, array.shape)
                 narrow = _narrow(array, reader, width, block_size, looks_up)
+                widened = narrow.widen()
                 if narrow.nbytes > WORTHWHILE * array.nbytes:
                     reason = "which would become no smaller"
+                elif not np.abs(widened).max() <= np.finfo(array.dtype).max:
+                    reason = "some of which would be rounded to infinity"
                 else:
                     if looks_up:
                         write_table(contents, name, narrow, tensor_type)
                     else:
                         widening.append(_write_integers(contents, name, narrow))
-                    error = relative_error(narrow.widen(), array)
+                    error = relative_error(widened, array)
                     layers.append(_layer(reader.node, name, array, _form_of(narrow), error))
         elif not reason:
             stored = array.astype(np.float16) if width == "float16" else _as_bfloat16(array)
@@ -218,10 +222,11 @@ def _reason_to_keep(
         return "excluded"
     if width in ("int8", "int4") and not np.isfinite(array).all():
         return "with NaN or infinite elements"
-    if width == "float16":
+    if largest := LARGEST.get(width):
         finite = array[np.isfinite(array)]
-        if finite.size and max(finite.max(), -finite.min()) > MAX_HALF:
-            return f"with elements beyond {MAX_HALF:,.0f}, the largest float16"
+        if finite.size and max(finite.max(), -finite.min()) > largest:
+            number = f"{largest:,.0f}" if width == "float16" else f"{largest:.3g}"
+            return f"with elements beyond {number}, the largest {width}"
     return ""
 
 
@@ -244,7 +249,8 @@ def _narrow(
         size, block_size or (CONVOLUTION_BLOCK if is_convolution else DEFAULT_BLOCK), is_convolution
     ):
         narrow = narrow_blocks(array, reader.block_axis, divisor, BITS_4)
-        if looks_up and array.dtype == np.float32 and float(np.median(narrow.scale)) >= LEAST_HALF_SCALE:
+        has_half_scales = np.median(narrow.scale) >= LEAST_HALF_SCALE and narrow.scale.max() <= LARGEST["float16"]
+        if looks_up and array.dtype == np.float32 and has_half_scales:
             return narrow_blocks(array, reader.block_axis, divisor, BITS_4, np.dtype(np.float16))
         return narrow
     return narrow_channels(array, reader.channel_axis)
