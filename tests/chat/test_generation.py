@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,11 @@ def test_sampler_rejects_min_p_out_of_range(min_p: float) -> None:
         Sampler(min_p=min_p)
 
 
-@pytest.mark.parametrize("options", [{"temperature": 0}, {"top_k": 3}, {"top_k": 0, "top_p": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": 0}, {"top_k": 3}, {"top_k": 0, "top_p": 0.5}, {"temperature": 1e38, "top_k": 0}],
+    ids=str,
+)
 @pytest.mark.parametrize("device", ["cpu", "reference", "gpu"])
 def test_sampler_chooses_among_allowed_tokens(device: str, options: dict[str, Any]) -> None:
     context = webgpu_device.gpu_context() if device == "gpu" else ow.ml.create_context(device=device)
@@ -143,7 +148,7 @@ def test_sampler_chooses_among_allowed_tokens(device: str, options: dict[str, An
         allowed = np.arange(50) % 7 == number % 7 if number < 40 else np.arange(50) == number
         token = choice.choose(source, [], target, allowed)
         assert allowed[token]
-        if "temperature" in options:
+        if options.get("temperature") == 0:
             assert token == np.where(allowed, logits[0, 0], -np.inf).argmax()
 
 
@@ -187,6 +192,38 @@ def test_grammar_makes_json_of_random_weights(parts: tuple[Decoder, Vocabulary],
     assert value["kind"] in ("bird", "fïsh")
     assert isinstance(value["is_alive"], bool)
     assert len(value["legs"]) <= 2
+
+
+PIECES = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *'▁{}[]":,01cd', '▁{"', '":', "▁▁"]
+IN_PIECES = {
+    "model": "llama",
+    "tokens": PIECES,
+    "scores": [float(-number) for number in range(len(PIECES))],
+    "token_type": [2, 3, 3, *[6] * 256, *[1] * (len(PIECES) - 259)],
+    "eos_token_id": 2,
+}
+
+
+@pytest.mark.parametrize(
+    "about",
+    [{}, {"add_bos_token": True}, {**IN_PIECES, "add_space_prefix": True}, {**IN_PIECES, "add_space_prefix": False}],
+    ids=["bytes", "bytes that begin with a token", "pieces", "pieces without a space in front"],
+)
+def test_grammar_allows_tokens_of_all_vocabularies(about: dict[str, Any], tmp_path: Path) -> None:
+    """Tokens that begin texts, and a space in front of a text, are not parts of a reply."""
+    pytest.importorskip("llguidance", reason="llguidance is not installed: pip install 'opweave[chat]'")
+    path, random = tmp_path / "x.gguf", np.random.default_rng(3)
+    about = {"bos_token_id": 1, **about}
+    tiny_models.write(path, metadata={f"tokenizer.ggml.{name}": value for name, value in about.items()})
+    known = Vocabulary(GGUF(path))
+    constraint, tokens = Grammar(known, SCHEMA).start(), list[int]()
+    while not constraint.is_done:
+        token = int(random.choice(np.flatnonzero(constraint.allowed(len(known)))))
+        if token in known.ends:
+            break
+        constraint.accept(token)
+        tokens.append(token)
+    assert list(json.loads(known.decode(tokens))) == ["count", "kind", "is_alive", "legs"]
 
 
 @pytest.mark.parametrize(

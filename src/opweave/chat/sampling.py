@@ -22,6 +22,9 @@ RECENT = 64
 LOWEST = -1e30
 """The logit of tokens that are not allowed: finite, since shaders may assume that no number is infinite."""
 
+HOTTEST = 1e27
+"""The largest temperature in use, with which all allowed tokens are equally likely: exp(LOWEST / HOTTEST) is 0."""
+
 HALVINGS = 40
 """Steps that find the least likely token of `top_p` among all tokens: more than enough to separate two logits in float32."""
 
@@ -90,8 +93,9 @@ class Sampler:
         require(0 < repetition_penalty < np.inf, rule)
         self._temperature, self._top_k, self._top_p = float(temperature), int(top_k), float(top_p)
         self._penalty, self._min_p = float(repetition_penalty), float(min_p)
-        # In float32, neither 0 nor infinity, which would make NaN of equal logits, or of infinite ones.
-        self._divisor = min(max(self._temperature, 1e-30), 1e30)
+        # In float32, neither 0 nor infinity, which would make NaN of equal logits, or of infinite ones; and so small that
+        # tokens that are not allowed have no weight.
+        self._divisor = min(max(self._temperature, 1e-30), HOTTEST)
         self._random = np.random.default_rng(seed)
         self._own: CompiledSampler | None = None
 

@@ -16,6 +16,9 @@ from .gguf import GGUF
 from .metadata import Metadata
 from .template import Template, plain_data, plain_mappings, plain_messages
 
+SPACE = "▁"
+"""The character that stands for a space in vocabularies of SentencePiece."""
+
 NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
 """Types of tokens. Control tokens have no text; tokens defined by users are never split."""
 
@@ -102,6 +105,7 @@ class Vocabulary:
             about.refuse("tokens", "a list of at least one token")
         self._types = types = about.numbers("token_type", len(self._tokens), whole=True)
         self._is_of_bytes, self._guidance = kind == "gpt2", None
+        self._parts: Any = None
         suffix = "_token_id"
         ids = {
             name.removeprefix("tokenizer.ggml.").removesuffix(suffix): self._token(name.removeprefix("tokenizer.ggml."))
@@ -111,22 +115,21 @@ class Vocabulary:
         self._special = {f"{SHORT_NAMES.get(name, name)}_token": self._tokens[k] for name, k in ids.items()}
         self._tokenizer = makers[kind]()
 
-        drops_spaces = kind == "llama" and self._file.metadata.get("general.architecture") == "phi3"
-
-        def of_type(number: int) -> list[Any]:
-            tokens = [self._tokens[k] for k in np.flatnonzero(types == number)]
-            return [
-                self._library.AddedToken(token, normalized=False, rstrip=drops_spaces and token not in KEEPING_SPACES)
-                for token in tokens
-                if token
-            ]
-
-        self._tokenizer.add_tokens(of_type(USER_DEFINED))
-        self._tokenizer.add_special_tokens(of_type(CONTROL))
+        self._tokenizer.add_tokens(self._added_tokens(USER_DEFINED))
+        self._tokenizer.add_special_tokens(self._added_tokens(CONTROL))
         is_begun = about.flag("add_bos_token", kind == "llama" or about.text("pre", None) == "llama-bpe")
         self._begin = ids.get("bos") if is_begun else None
         self.ends = {int(k) for k in np.flatnonzero(types == CONTROL) if self._tokens[k] in ENDS}
         self.ends |= {ids[name] for name in ("eos", "eot", "eom") if name in ids}
+
+    def _added_tokens(self, kind: int) -> list[Any]:
+        """The tokens of a type, to find in a text before it is divided."""
+        drops_spaces = not self._is_of_bytes and self._file.metadata.get("general.architecture") == "phi3"
+        tokens = [self._tokens[k] for k in np.flatnonzero(self._types == kind) if self._tokens[k]]
+        return [
+            self._library.AddedToken(token, normalized=False, rstrip=drops_spaces and token not in KEEPING_SPACES)
+            for token in tokens
+        ]
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -180,12 +183,12 @@ class Vocabulary:
         merges = [(self._tokens[first], self._tokens[second]) for _, first, second in sorted(ranked)]
         unknown = self._tokens[self._about.count("unknown_token_id", 0, least=0, most=len(self._tokens) - 1)]
         tokenizer = lib.Tokenizer(lib.models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
-        space, has_prefix = "▁", self._about.flag("add_space_prefix", True)
-        steps = [lib.normalizers.Replace(" ", space)]
+        has_prefix = self._about.flag("add_space_prefix", True)
+        steps = [lib.normalizers.Replace(" ", SPACE)]
         tokenizer.normalizer = lib.normalizers.Sequence(
-            [lib.normalizers.Prepend(space), *steps] if has_prefix else steps
+            [lib.normalizers.Prepend(SPACE), *steps] if has_prefix else steps
         )
-        decoders = [lib.decoders.Replace(space, " "), lib.decoders.ByteFallback(), lib.decoders.Fuse()]
+        decoders = [lib.decoders.Replace(SPACE, " "), lib.decoders.ByteFallback(), lib.decoders.Fuse()]
         tokenizer.decoder = lib.decoders.Sequence(
             [*decoders, lib.decoders.Strip(" ", 1, 0)] if has_prefix else decoders
         )
@@ -210,6 +213,24 @@ class Vocabulary:
         with self._convert_errors("the vocabulary"):
             tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return tokens if self._begin is None or tokens[:1] == [self._begin] else [self._begin, *tokens]
+
+    def encode_part(self, text: str) -> list[int]:
+        """Divide a part of a text into tokens, without those that begin a text, and without control tokens.
+
+        Args:
+            text: a part that does not begin a text.
+        """
+        if self._parts is None:
+            # The same pieces, without the space in front of a text.
+            parts = self._library.Tokenizer(self._tokenizer.model)
+            if self._is_of_bytes:
+                parts.pre_tokenizer = self._tokenizer.pre_tokenizer
+            else:
+                parts.normalizer = self._library.normalizers.Replace(" ", SPACE)
+            parts.add_tokens(self._added_tokens(USER_DEFINED))
+            self._parts = parts
+        tokens: list[int] = self._parts.encode(text, add_special_tokens=False).ids
+        return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Join tokens to a text.
@@ -258,7 +279,7 @@ class Vocabulary:
             return bytes(_BYTES[character] for character in text if character in _BYTES)
         if match := re.fullmatch(r"<0x([0-9A-F]{2})>", text):
             return bytes([int(match[1], 16)])
-        return text.replace("▁", " ").encode()
+        return text.replace(SPACE, " ").encode()
 
     def is_control(self, token: int) -> bool:
         """Whether a token has no text."""
@@ -329,7 +350,7 @@ class _GuidanceTokens:
         self.special_token_ids = [number for number in numbers if vocabulary.is_control(number)]
 
     def __call__(self, text: bytes) -> list[int]:
-        return self._vocabulary.encode(text.decode(errors="replace"))
+        return self._vocabulary.encode_part(text.decode(errors="replace"))
 
 
 def _starts(tokens: Iterable[str]) -> dict[str, list[int]]:
