@@ -288,9 +288,11 @@ def test_devices_of_floats(tmp_path: Path) -> None:
         ([], "there must be a token to feed"),
         ([3, -1], r"tokens must be in \[0, 264\), got \[3, -1\]"),
         ([264], r"tokens must be in \[0, 264\), got \[264\]"),
+        ([3, 1.5], r"tokens must be integers, got \[3, 1\.5\]"),
+        ("ab", r"tokens must be integers, got \['a', 'b'\]"),
     ],
 )
-def test_decoder_rejects_tokens_out_of_range(tokens: list[int], message: str, tmp_path: Path) -> None:
+def test_decoder_rejects_tokens_out_of_range(tokens: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     tiny_models.write(path)
     with pytest.raises(ValidationError, match=message):
@@ -328,11 +330,19 @@ def test_model_rejects_other_networks(
         Model(GGUF(path))
 
 
-def test_decoder_rejects_room_out_of_range(tmp_path: Path) -> None:
+@pytest.mark.parametrize("room", [101, 0, 1.5, True, None])
+def test_decoder_rejects_room_out_of_range(room: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     tiny_models.write(path, context=100)
-    with pytest.raises(ValidationError, match=r"room must be in \[1, 100\], got 101"):
-        decoder(path, 101)
+    with pytest.raises(ValidationError, match=rf"room must be in \[1, 100\], got {room}"):
+        decoder(path, room)
+
+
+@pytest.mark.parametrize("length", [-1, 1.5, None])
+def test_forget_rejects_other_lengths(length: Any, tmp_path: Path) -> None:
+    tiny_models.write(tmp_path / "x.gguf")
+    with pytest.raises(ValidationError, match=rf"length must be 0 or more, got {length}"):
+        decoder(tmp_path / "x.gguf").forget(length)
 
 
 @pytest.mark.parametrize(

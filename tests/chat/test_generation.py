@@ -12,7 +12,7 @@ import pytest
 from support import tiny_models, webgpu_device
 
 import opweave as ow
-from opweave import ValidationError
+from opweave import DataError, ValidationError
 from opweave.chat import GGUF, Conversation, Decoder, Grammar, Model, Sampler, Vocabulary
 from opweave.chat.generation import StopTexts
 
@@ -242,6 +242,14 @@ def test_wrong_schemas(parts: tuple[Decoder, Vocabulary], schema: Any, text: str
     pytest.importorskip("llguidance", reason="llguidance is not installed: pip install 'opweave[chat]'")
     with pytest.raises(ValidationError, match=text):
         Grammar(parts[1], schema)
+
+
+def test_grammar_needs_a_token_that_ends_replies(tmp_path: Path) -> None:
+    pytest.importorskip("llguidance", reason="llguidance is not installed: pip install 'opweave[chat]'")
+    about = {"tokenizer.ggml.eos_token_id": None, "tokenizer.ggml.token_type": [1] * len(tiny_models.TOKENS)}
+    tiny_models.write(tmp_path / "x.gguf", metadata=about)
+    with pytest.raises(DataError, match="the vocabulary must have a token that ends a reply"):
+        Grammar(Vocabulary(GGUF(tmp_path / "x.gguf")), SCHEMA)
 
 
 def test_bytes_of_tokens_join_to_the_text(parts: tuple[Decoder, Vocabulary]) -> None:

@@ -17,7 +17,7 @@ from ..support.errors import require
 from ..support.names import either, short_repr
 from .adapters import AdapterSlots, LoRA
 from .model import CacheType, Model, network
-from .sampling import CompiledSampler, Sampler
+from .sampling import CompiledSampler, Sampler, is_integer
 from .transfer import read, write
 
 CHUNK = 512
@@ -69,7 +69,8 @@ class Decoder:
         adapters: Mapping[str, LoRA] | None = None,
         adapter_rank: int | None = None,
     ) -> None:
-        require(0 < room <= model.sizes.context, f"room must be in [1, {model.sizes.context}], got {room}")
+        rule = f"room must be in [1, {model.sizes.context}], got {short_repr(room)}"
+        require(is_integer(room) and 0 < room <= model.sizes.context, rule)
         rule = f"cache must be {either(list(map(repr, get_args(CacheType))))}, got {short_repr(cache)}"
         require(isinstance(cache, str) and cache in get_args(CacheType), rule)
         self.model, self.context, self.room, self.cache = model, context, room, cache
@@ -93,7 +94,12 @@ class Decoder:
         return self.context.create_tensor(data_type, shape, readable=True, writable=True)
 
     def forget(self, length: int) -> None:
-        """Keep only the first `length` tokens in the cache."""
+        """Keep only the first `length` tokens in the cache.
+
+        Raises:
+            ValidationError: `length` is negative, or no integer.
+        """
+        require(is_integer(length) and length >= 0, f"length must be 0 or more, got {short_repr(length)}")
         del self.tokens[length:]
 
     # Adapters ---------------------------------------------------------------------------------------------------------
@@ -194,6 +200,7 @@ class Decoder:
     def _read(self, tokens: Sequence[int]) -> None:
         tokens, words, left = list(tokens), self.model.sizes.words, self.room - len(self.tokens)
         require(len(tokens) > 0, "there must be a token to feed")
+        require(all(map(is_integer, tokens)), f"tokens must be integers, got {short_repr(tokens)}")
         require(min(tokens) >= 0 and max(tokens) < words, f"tokens must be in [0, {words}), got {tokens}")
         require(len(tokens) <= left, f"{len(tokens)} tokens do not fit into the {left} that are left of {self.room}")
         if not (self._is_on_host or self._is_built):

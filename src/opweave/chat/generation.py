@@ -68,7 +68,7 @@ def generate(
         grammar: what the reply must be.
     """
     # The last token is read even if it is in the cache, for the logits of the next token.
-    cached = min(common_length(tokens, decoder.tokens), len(tokens) - 1)
+    cached = max(0, min(common_length(tokens, decoder.tokens), len(tokens) - 1))
     decoder.forget(cached)
     reply.read = len(tokens) - cached
     words, added, texts = decoder.model.sizes.words, vocabulary.stream(), StopTexts(stop)

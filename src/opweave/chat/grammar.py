@@ -28,6 +28,7 @@ class Grammar:
 
     Raises:
         ValidationError: the schema is not valid, or has parts that are not supported.
+        DataError: the vocabulary has no token that ends a reply.
         MissingExtraError: without the extra `chat`.
     """
 
@@ -39,6 +40,8 @@ class Grammar:
         except (TypeError, ValueError, RecursionError) as error:
             raise ValidationError(f"schema must be JSON: {error}") from None
         require(len(text) <= MAX_SCHEMA, f"schema must have at most {MAX_SCHEMA:,} characters, got {len(text):,}")
+        if not vocabulary.ends:
+            raise DataError("the vocabulary must have a token that ends a reply (tokenizer.ggml.eos_token_id)")
         self.words = len(vocabulary)
         self._tokens = vocabulary.guidance()
         # A small model may write whitespace for ever where it is allowed.

@@ -29,13 +29,14 @@ HALVINGS = 40
 """Steps that find the least likely token of `top_p` among all tokens: more than enough to separate two logits in float32."""
 
 
-def _is_integer(value: object) -> bool:
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer, and no boolean."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _check_seed(seed: int | None) -> None:
     """Require None, or an integer of at least 0."""
-    require(seed is None or _is_integer(seed), f"seed must be an integer, got {short_repr(seed)}")
+    require(seed is None or is_integer(seed), f"seed must be an integer, got {short_repr(seed)}")
     require(seed is None or seed >= 0, f"seed must be 0 or more, got {short_repr(seed)}")
 
 
@@ -83,7 +84,7 @@ class Sampler:
         for name, value in numbers.items():
             require(isinstance(value, (int, float, np.number)) and not isinstance(value, bool),
                     f"{name} must be a number, got {short_repr(value)}")  # fmt: skip
-        require(_is_integer(top_k), f"top_k must be an integer, got {short_repr(top_k)}")
+        require(is_integer(top_k), f"top_k must be an integer, got {short_repr(top_k)}")
         require(0 <= temperature < np.inf, f"temperature must be 0 or more, got {short_repr(temperature)}")
         require(top_k >= 0, f"top_k must be 0 or more, got {short_repr(top_k)}")
         require(0 < top_p <= 1, f"top_p must be in (0, 1], got {short_repr(top_p)}")
