@@ -225,6 +225,17 @@ def test_static_takes_all_biases(shape: tuple[int, ...], beta: float, is_constan
             assert relative(actual, expected) < 0.03
 
 
+def test_static_scales_a_matrix_along_the_axes_of_each_product(tmp_path: Path) -> None:
+    """ONNX Runtime takes scales of rows for those of columns."""
+    nodes = [node("Gemm", "x w", "a", transB=1, name="first"), node("MatMul", "a w", "y", name="second")]
+    proto = model(nodes, {"x": "float32[4, 32]"}, {"y": "float32[4, 32]"}, {"w": normal(32, 32)})
+    source, target = saved(proto, tmp_path), tmp_path / "new.onnx"
+    feed = {"x": normal(4, 32, scale=1.0)}
+    result = ow.quantize(source, target, "static", inputs=feed, seconds=0)
+    assert relative(engine(target, feed)[0], engine(source, feed)[0]) < 0.03
+    assert all(layer.weight_error < 0.01 for layer in result.layers)
+
+
 def test_what_stays_has_a_reason(tmp_path: Path) -> None:
     nodes = [
         node("Add", "x offsets", "a"),

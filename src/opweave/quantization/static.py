@@ -182,6 +182,7 @@ def _prepare(
     graph = proto.graph
     asked = [node.name for node in graph.node if _is_from_excluded(node, contents.proto.graph, exclude)]
     _move_biases(graph, {info.name for info in graph.input}, asked, folder)
+    _part_weights(graph, asked, contents.arrays)
     constants = {tensor.name for tensor in graph.initializer}
     constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
     others = [node.name for node in graph.node if _adds_constants(node, constants)]
@@ -218,13 +219,6 @@ def _move_biases(graph: GraphProto, overridable: Collection[str], excluded: Coll
 
     tensors = {tensor.name: tensor for tensor in graph.initializer if tensor.name not in overridable}
     names = {*tensors, *(output for node in graph.node for output in node.output), *(node.name for node in graph.node)}
-
-    def new_name(stem: str) -> str:
-        while stem in names:
-            stem += "_"
-        names.add(stem)
-        return stem
-
     nodes, replaced = list[NodeProto](), set[str]()
     for node in map(copy_of, graph.node):
         nodes.append(node)
@@ -240,15 +234,15 @@ def _move_biases(graph: GraphProto, overridable: Collection[str], excluded: Coll
         others = [copy_of(attribute) for attribute in node.attribute if attribute.name != "beta"]
         del node.attribute[:]
         node.attribute.extend(others)
-        scaled, name = (values * beta).astype(values.dtype), new_name(f"{bias.name}_vector")
+        scaled, name = (values * beta).astype(values.dtype), _new_name(f"{bias.name}_vector", names)
         if values.size in (1, count) and values.size == (*values.shape, 1)[max(values.ndim - 1, 0)]:
             scaled = np.array(np.broadcast_to(scaled.reshape(-1), count))
             node.input[2] = name
         else:
-            result, node.output[0] = node.output[0], new_name(f"{node.output[0]}_product")
+            result, node.output[0] = node.output[0], _new_name(f"{node.output[0]}_product", names)
             del node.input[2]
             nodes.append(new_node("Add", [node.output[0], name], [result]))
-            nodes[-1].name = new_name(f"{node.name}_bias")
+            nodes[-1].name = _new_name(f"{node.name}_bias", names)
         graph.initializer.append(numpy_helper.from_array(scaled, name))
     del graph.node[:]
     graph.node.extend(nodes)
@@ -257,6 +251,35 @@ def _move_biases(graph: GraphProto, overridable: Collection[str], excluded: Coll
     for position in reversed(range(len(graph.initializer))):
         if graph.initializer[position].name in unread:
             del graph.initializer[position]
+
+
+def _part_weights(graph: GraphProto, excluded: Collection[str], arrays: dict[str, np.ndarray]) -> None:
+    """Give products that read one matrix along other axes a copy, since the scales are those of the channels of one axis."""
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    names = {*tensors, *(output for node in graph.node for output in node.output)}
+    first, copies = dict[str, tuple[int, int]](), dict[tuple[str, tuple[int, int]], str]()
+    for node in graph.node:
+        if node.op_type not in PRODUCTS or node.name in excluded:
+            continue
+        for position, name in enumerate(node.input[:2]):
+            axes = layer_axes(node, position, len(tensors[name].dims)) if name in tensors else None
+            if axes is None or first.setdefault(name, use := (position, axes[0])) == use:
+                continue
+            if (name, use) not in copies:
+                copied = copy_of(tensors[name])
+                copies[name, use] = copied.name = _new_name(f"{name}_turned", names)
+                graph.initializer.append(copied)
+                if name in arrays:
+                    arrays[copied.name] = arrays[name]
+            node.input[position] = copies[name, use]
+
+
+def _new_name(stem: str, names: set[str]) -> str:
+    """A name that is not in `names`, to which it is added."""
+    while stem in names:
+        stem += "_"
+    names.add(stem)
+    return stem
 
 
 def _layers(result: ModelContents, arrays: Mapping[str, np.ndarray]) -> Iterator[NarrowedLayer]:
