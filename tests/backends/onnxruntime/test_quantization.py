@@ -134,6 +134,29 @@ def test_square_products_take_scales_for_their_own_axes(
     assert_same(build, {"x": x} if known else {"x": x, "w": numbers}, 1 if result == "uint8" else ROUNDED)
 
 
+@pytest.mark.parametrize("result", ["float32", "uint8"])
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+@pytest.mark.parametrize("zero", [0, 3])
+@pytest.mark.parametrize("terms", [(1,), (32,), (32, 32), ()], ids=str)
+def test_terms_of_products_keep_their_scales(terms: tuple[int, ...], zero: int, alpha: float, result: str) -> None:
+    """ONNX Runtime takes the scale of a dequantised third operand for that of the product."""
+    rng = np.random.default_rng(0)
+    x, numbers = (rng.integers(0, 200, (32, 32)).astype("uint8") for _ in range(2))
+    scales, term = random_scales(rng, (1, 32)), rng.integers(-1000, 1000, (32,)).astype("int32")
+    # A scale of its own, or without `terms` that of the product.
+    of_term = random_scales(rng, terms) if terms else (scales * np.float32(0.01)).reshape(-1)
+    term = np.tile(term, (32, 1)) if of_term.ndim == 2 else term
+
+    def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
+        a = dequantised(b, b.input("x", "uint8", x.shape), np.float32([[0.01]]))
+        zeros = b.constant(np.full(of_term.shape, zero, "int32"))
+        c = b.dequantize_linear(b.constant(term), b.constant(of_term), zeros)
+        y = b.gemm(a, dequantised(b, b.constant(numbers), scales), c=c, alpha=alpha)
+        return y if result == "float32" else b.quantize_linear(y, np.float32([[0.5]]), np.uint8([[128]]))
+
+    assert_same(build, {"x": x}, 1 if result == "uint8" else ROUNDED)
+
+
 @pytest.mark.parametrize("image", [(1, 1, 1, 1), (1, 8, 1, 1), (1, 1, 5, 1)], ids=str)
 @pytest.mark.parametrize("filters", [(1, 1, 1, 1), (8, 1, 1, 1), (1, 8, 1, 1)], ids=str)
 @pytest.mark.parametrize("layout", ["oihw", "ihwo"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from .barriers import MOVES
 from .dequantised import is_scaled_along
 from .emit import Emitter, Value
@@ -22,10 +24,11 @@ def emit_product(
 ) -> Any:
     """Emit a product of the node's operands `a` and `b`, with a barrier where a fusion of the engine would change the result.
 
-    The engine fuses products with dequantised operands in two ways:
+    The engine fuses products with dequantised operands:
 
     - If `a` and `b` are dequantised, the engine computes in integers. Several scales of `b` are right along `axis` only, and
       several scales of `a` are wrong or refused.
+    - If the third operand of a Gemm is dequantised, too, the engine takes its scale for the product of those of `a` and `b`.
     - If only `b` is dequantised, and foldable, the engine rounds `a` to 8 bits. That is allowed for nodes that `rounds_input`
       reports, but the engine also does so after it has folded constants, or has removed operators behind a dequantisation.
 
@@ -33,8 +36,11 @@ def emit_product(
     convolution; None if no axis may.
     """
     alpha = attributes.get("alpha", 1)
-    if not ctx.portable and ctx.precision != "ieee" and _needs_barrier(ctx, op_type, a, b, axis, alpha):
-        b = ctx.insert_barrier(b)
+    if not ctx.portable and ctx.precision != "ieee":
+        if _needs_barrier(ctx, op_type, a, b, axis, alpha):
+            b = ctx.insert_barrier(b)
+        elif op_type == "Gemm" and (c := others[0]) is not None and _has_other_scale(ctx, a, b, c, alpha):
+            others = (ctx.insert_barrier(c),)
     return ctx.emit(op_type, a, b, *others, **attributes)
 
 
@@ -55,6 +61,22 @@ def _needs_barrier(ctx: Emitter, op_type: str, a: Value, b: Value, axis: int | N
     # In a sub-graph, the optimiser looks only there for the weights, which belong to the graph around it, and fails.
     keeps_apart = ctx.is_inner or not rounds_input(ctx.node)
     return may_round and all(map(ctx.is_foldable, b_dequantiser.inputs)) and keeps_apart
+
+
+def _has_other_scale(ctx: Emitter, a: Value, b: Value, c: Value, alpha: float) -> bool:
+    """Whether `c` is dequantised by another scale than `alpha * a @ b` would be, or with a zero point."""
+    dequantisers = [node for value in (a, b, c) if (node := dequantiser_of(ctx, value.name)) is not None]
+    if len(dequantisers) < 3:
+        return False
+    arrays = [ctx.constants.get(node.inputs[1]) for node in dequantisers]
+    zeros = [ctx.constants.get(name) for name in dequantisers[2].inputs[2:]]
+    scales = [array.astype(np.float64).reshape(-1) for array in arrays if array is not None]
+    if len(scales) < 3 or any(zero is None or zero.any() for zero in zeros):
+        return True
+    of_a, of_b, of_c = scales
+    is_alike = of_a.size == 1 and (of_b.size == of_c.size or 1 in (of_b.size, of_c.size))
+    # Writers of models round the product to float32.
+    return not (is_alike and np.allclose(of_c, alpha * of_a * of_b, rtol=1e-6, atol=0))
 
 
 def dequantiser_of(ctx: Emitter, name: str) -> OnnxNode | None:
