@@ -79,6 +79,10 @@ def test_size_has_a_normal_form(formula: object, text: str) -> None:
     assert str(formula) == text
 
 
+def test_halves_that_are_rounded_both_ways_are_the_whole() -> None:
+    assert N // 2 + (N + 1) // 2 == N, "the difference is between -1/2 and 1/2, and an integer"
+
+
 def test_size_at_agrees_with_python() -> None:
     rng = np.random.default_rng(1)
     for _ in range(300):

@@ -33,6 +33,9 @@ MAX_QUOTIENTS = 32
 MAX_FUNCTIONS = 4096
 """Number of formulas whose functions are kept. An estimate: a decoder of 30 layers has some dozens."""
 
+MAX_INTERVALS = 4096
+"""Number of formulas whose bounds are kept. An estimate: a detector asks 4,000 times for the bounds of 229 formulas."""
+
 MAX_TERMS = 1000
 """Maximum number of terms of a formula. Products grow exponentially, and graphs may be those of strangers."""
 
@@ -86,6 +89,8 @@ def answer_for_all(question: Question, difference: Dimension) -> bool | None:
     low, high = linear_interval(difference)
     if question == "negative":
         return True if high < 0 else False if low >= 0 else None
+    if low == high == 0:
+        return True
     coefficients = [coefficient for factors, coefficient in difference.terms if factors]
     constant = dict(difference.terms).get((), 0)
     return False if low > 0 or high < 0 or constant % gcd(*coefficients) else None
@@ -339,8 +344,9 @@ class Size(Symbol):
 
     __slots__ = ("_function", "_hash", "_text", "terms")
     terms: tuple[Term, ...]
-    _text: str
-    _hash: int
+    # Computed on demand: most sizes are intermediates of formulas.
+    _text: str | None
+    _hash: int | None
     _function: Callable[[Mapping[str, int]], int] | None
 
     def __new__(cls, name: str, /, terms: tuple[Term, ...] = ()) -> Self:
@@ -348,9 +354,7 @@ class Size(Symbol):
             raise ValidationError(f"the name of a size must be a string that is not empty, got {name!r}")
         self = super().__new__(cls)
         self.terms = terms or (((Factor("name", name),), 1),)
-        self._text = _text(self.terms)
-        self._hash = hash(self.name or self.terms)  # a name may be the text of a formula
-        self._function = None
+        self._text = self._hash = self._function = None
         return self
 
     @property
@@ -388,11 +392,15 @@ class Size(Symbol):
         return number
 
     def __str__(self) -> str:
+        if self._text is None:
+            self._text = _text(self.terms)
         return self._text
 
     __repr__ = __str__
 
     def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(self.name or self.terms)  # a name may be the text of a formula
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -419,8 +427,8 @@ class Size(Symbol):
     def __rsub__(self, other: Any) -> Any:
         return -self + other
 
-    def __neg__(self) -> Any:
-        return self * -1
+    def __neg__(self) -> Size:
+        return Size("", tuple([(factors, -coefficient) for factors, coefficient in self.terms]))
 
     def __pos__(self) -> Size:
         return self
@@ -621,7 +629,9 @@ def size_of(terms: Terms) -> Dimension:
     if remaining.keys() <= {()}:
         return remaining.get((), 0)
     _check_terms(len(remaining))
-    ordered = sorted(remaining.items(), key=lambda term: (-len(term[0]), [order_of(factor) for factor in term[0]]))
+    ordered: Iterable[Term] = remaining.items()
+    if len(remaining) > 1:
+        ordered = sorted(ordered, key=lambda term: (-len(term[0]), [order_of(factor) for factor in term[0]]))
     return Size("", tuple(ordered))
 
 
@@ -655,6 +665,8 @@ def terms_of(value: object) -> Terms | None:
     """The terms of an integer or a size; None for other values."""
     if isinstance(value, Size):
         return dict(value.terms)
+    if type(value) is int:
+        return {(): value}
     if isinstance(value, bool) or not isinstance(value, Integral):
         return None
     return {(): operator.index(value)}
@@ -762,27 +774,38 @@ def linear_interval(size: Size) -> Interval:
     With n // d = (n - r) / d and 0 <= r < d, the quotient becomes linear in n, and cancels out with other terms.
 
     >>> n = Size("n")
-    >>> [tuple(map(int, linear_interval(size))) for size in (n - 2 * (n // 2), 3 * ((n + 2) // 3) - n)]
+    >>> [linear_interval(size) for size in (n - 2 * (n // 2), 3 * ((n + 2) // 3) - n)]
     [(0, 1), (0, 2)]
     """
-    from fractions import Fraction  # few graphs have such quotients
+    return _linear_interval(size.terms)
 
-    low, high = interval(size)
-    terms: dict[tuple[Factor, ...], Any] = dict(size.terms)
-    rest_low: Any = 0
-    rest_high: Any = 0
+
+@lru_cache(MAX_INTERVALS)
+def _linear_interval(terms: tuple[Term, ...]) -> Interval:
+    """Bounds of the sum of these terms; integers, since all terms are, or infinite."""
+    low, high = _interval_of(terms)
+    # Coefficients and remainders are numerators over `denominator`.
+    numerators, denominator = dict(terms), 1
+    rest_low = rest_high = 0
     for _ in range(MAX_QUOTIENTS):
-        key = next((factors for factors in terms if len(factors) == 1 and _is_quotient(factors[0])), None)
+        key = next((factors for factors in numerators if len(factors) == 1 and _is_quotient(factors[0])), None)
         if key is None:
             break
         dividend, divisor = key[0].arguments
-        factor = Fraction(terms.pop(key), int(divisor))
+        assert isinstance(divisor, int)
+        scale = divisor // gcd(numerators[key], divisor)
+        numerators = {factors: number * scale for factors, number in numerators.items()}
+        denominator, rest_low, rest_high = denominator * scale, rest_low * scale, rest_high * scale
+        factor = numerators.pop(key) // divisor
         for factors, coefficient in (terms_of(dividend) or {}).items():
-            terms[factors] = terms.get(factors, 0) + factor * coefficient
-        rest: Any = -factor * (int(divisor) - 1)
+            numerators[factors] = numerators.get(factors, 0) + factor * coefficient
+        rest = -factor * (divisor - 1)
         rest_low, rest_high = rest_low + min(rest, 0), rest_high + max(rest, 0)
-        least, most = _interval_of(((factors, coefficient) for factors, coefficient in terms.items() if coefficient))
-        low, high = max(low, least + rest_low), min(high, most + rest_high)
+        least, most = _interval_of((factors, number) for factors, number in numerators.items() if number)
+        if not isinf(least):
+            low = max(low, -(-(least + rest_low) // denominator))
+        if not isinf(most):
+            high = min(high, (most + rest_high) // denominator)
     return low, high
 
 
