@@ -280,9 +280,7 @@ def test_activation_of_scalar_equals_reference(op: CustomOp[Any], how: str) -> N
 
 
 def test_composites_are_all_tested() -> None:
-    everything = {
-        op for name, op in vars(composites).items() if name in composites.__all__ and isinstance(op, CustomOp)
-    }
+    everything = {op for name in composites.__all__ if isinstance(op := getattr(composites, name), CustomOp)}
     assert everything == HOW.keys()
     # These are tested in test_composite.py, test_sampling.py and test_random.py.
     elsewhere = {composites.local_response_normalization, composites.thresholded_relu}

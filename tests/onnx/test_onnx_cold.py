@@ -217,6 +217,25 @@ for name in ("onnxruntime", "openvino", "reference"):
     assert python(code).splitlines() == lines
 
 
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino", "reference"])
+def test_rules_of_an_operation_are_complete_before_those_of_others(name: str) -> None:
+    code = f"""
+from importlib import import_module
+from opweave import composites, ops
+from opweave.composites import control
+from opweave.core.operation import Op
+from opweave.backends import find
+backend, names = find({name!r}), [*ops.Operations.listing().values(), *ops.Operations.drafts().values()]
+everything = [*names, *(getattr(composites, name) for name in composites.__all__), control.branch, control.loop]
+early = {{op: [*backend.rules_of(op)] for op in everything if isinstance(op, Op)}}
+package, families = f"{{type(backend).__module__.rpartition('.')[0]}}.rules", import_module(backend.families).FAMILIES
+for op, rules in backend.rules.items():
+    homes = {{rule.function.__module__ for rule in rules}} - {{type(backend).__module__}}
+    assert early.get(op, rules) == rules and homes <= {{f"{{package}}.{{families[op.__module__]}}"}}, (op, homes)
+"""
+    assert python(code) == ""
+
+
 # Devices -------------------------------------------------------------------------------------------------------------
 
 

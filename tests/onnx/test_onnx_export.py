@@ -80,7 +80,7 @@ def test_save_keeps_names_and_values(tmp_path: Path) -> None:
 few = settings(max_examples=examples(4, in_sample=2))
 
 EVERYTHING: dict[str, Op[..., Any]] = Operations.listing() | {
-    name: op for name, op in vars(composites).items() if isinstance(op, Op) and op in SAMPLES
+    name: op for name in composites.__all__ if isinstance(op := getattr(composites, name), Op) and op in SAMPLES
 }
 
 NOT_IN_REFERENCE = {

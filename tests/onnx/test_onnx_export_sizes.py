@@ -23,7 +23,7 @@ from opweave.ops import Operations
 CONTEXT = ow.ml.create_context(device="cpu", drafts=True)
 
 EVERYTHING: dict[str, Op[..., Any]] = Operations.listing() | {
-    name: op for name, op in vars(composites).items() if isinstance(op, Op) and op in SAMPLES
+    name: op for name in composites.__all__ if isinstance(op := getattr(composites, name), Op) and op in SAMPLES
 }
 
 NEEDS_NUMBERS = {

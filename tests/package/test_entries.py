@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from importlib.metadata import DistributionFinder, entry_points as reference
+from importlib.metadata import DistributionFinder, distributions, entry_points as reference, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from opweave.backends import Device, discovery, hardware
 from opweave.backends.entries import ByNeed, entry_points
 from opweave.backends.selection import choose
+from opweave.support.distributions import version_of
 
 GROUP = "opweave.test"
 
@@ -72,6 +73,15 @@ def test_entry_points_of_custom_finder(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder()])
     assert entry_points(GROUP) == {"g": "five:g"}
+
+
+def test_versions_are_those_of_importlib_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {name for d in distributions() if version_of(name := d.name) != version(name)} == set()
+    for number in ("1.0", "2.0"):  # an installation that failed has left the older one
+        (tmp_path / f"six_seven-{number}.dist-info").mkdir()
+        (tmp_path / f"six_seven-{number}.dist-info" / "METADATA").write_text(f"Name: six-seven\nVersion: {number}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert version_of("Six.Seven") == version("six-seven")
 
 
 def test_devices_are_listed_without_importlib_metadata() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import opweave as ow
-from opweave import core
+from opweave import composites, core
 
 
-@pytest.mark.parametrize("package", [ow, core], ids=["opweave", "core"])
+@pytest.mark.parametrize("package", [ow, core, composites], ids=["opweave", "core", "composites"])
 def test_public_names_are_all_there(package: Any) -> None:
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
     assert set(package.__all__) <= set(dir(package))
@@ -20,7 +20,7 @@ def test_public_names_are_all_there(package: Any) -> None:
         package.MLNonsense  # noqa: B018
 
 
-@pytest.mark.parametrize("package", [ow, core], ids=["opweave", "core"])
+@pytest.mark.parametrize("package", [ow, core, composites], ids=["opweave", "core", "composites"])
 def test_type_checkers_see_the_same_names(package: Any) -> None:
     """Lazy imports and those for type checkers are one list, in two forms."""
     (block,) = (node for node in ast.parse(Path(package.__file__).read_text()).body if isinstance(node, ast.If))

@@ -102,7 +102,7 @@ def test_save_each_composite(op: Op[..., Any], tmp_path_factory: pytest.TempPath
 
 def test_every_operation_of_opweave_has_a_name_in_files() -> None:
     everything = [*Operations.listing().values(), *Operations.drafts().values()]
-    everything += [op for op in vars(composites).values() if isinstance(op, Op)]
+    everything += [op for name in composites.__all__ if isinstance(op := getattr(composites, name), Op)]
     everything += [op for op in vars(control).values() if isinstance(op, Op)]
     for op in everything:
         assert find_operation(reference_of(op), "file", may_import=False) is op

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -88,6 +89,42 @@ def test_load_uses_compiled_parts_of_trusted_files(way: str, tmp_path: Path, cac
         "compiled again: this user has not written the file" if way == "untrusted" else "with 2 of 2 compiled parts"
     )
     assert reason in line
+
+
+NEEDLESS = {
+    *("difflib", "email", "halide", "importlib.metadata", "llvmlite", "onnx", "socket", "tempfile"),
+    *("opweave.inspect", "opweave.onnx", "opweave.compile.bodies", "opweave.expr.halide.compiler"),
+    *(f"opweave.composites.{name}" for name in ("attention", "elementary", "grid", "packing", "quantization")),
+    *("opweave.backends.onnxruntime.rules.convolution", "opweave.backends.onnxruntime.rules.recurrent"),
+}
+"""Modules that element-wise operations, compiled in the file, do not need."""
+
+
+@pytest.mark.long(rows=2)
+@pytest.mark.parametrize("rows", [512, "n"])
+def test_load_compiles_and_imports_nothing_that_the_graph_does_not_need(rows: int | str, tmp_path: Path) -> None:
+    path = tmp_path / "graph.opweave"
+    context = ow.ml.create_context(device="cpu", backend="onnxruntime", drafts=True)
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", [rows, 512])
+    graph = builder.build({"y": (x * x.sigmoid()).tanh() + (x - 2.0).exp()})
+    y = context.compute(graph, {"x": np.linspace(-4, 4, 512 * 512, dtype="float32").reshape(512, 512)})["y"]
+    graph.save(path)
+    code = """
+import sys, numpy as np, opweave as ow
+context = ow.ml.create_context(device="cpu", backend="onnxruntime", drafts=True)
+graph = context.load(sys.argv[1])
+x = np.linspace(-4, 4, 512 * 512, dtype="float32").reshape(512, 512)
+sys.stdout.buffer.write(context.compute(graph, {"x": x})["y"].tobytes())
+print(*sys.modules, file=sys.stderr)
+print(ow.lazy.statistics.code_compiled, graph.explain(), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, check=True)
+    assert done.stdout == y.tobytes()
+    modules, statistics, *_ = done.stderr.decode().splitlines()
+    assert statistics.startswith("0 ")
+    assert NEEDLESS.isdisjoint(modules.split())
+    assert "Halide" in done.stderr.decode(), "the graph has no compiled loop"
 
 
 def test_load_does_not_run_parts_that_were_changed(tmp_path: Path, cache: Path) -> None:

@@ -225,7 +225,8 @@ class Backend(RuleTable, ABC):
     stand_in_for_types: str | None = None
     """Name of the host back end that runs nodes with data types beyond the specification that this one lacks."""
     families: str = ""
-    """Module that imports all rules, loaded on first use; empty if rules are registered otherwise."""
+    """Module with `FAMILIES`: the module of rules for each module that declares operations, imported when a rule of these is
+    looked up. Empty if rules are registered otherwise."""
     claims: str = ""
     """Option of `create_context` through which the caller passes an object such as a device or a stream; see `on`."""
     without_rivals: Backend | None = None
@@ -245,8 +246,21 @@ class Backend(RuleTable, ABC):
         self._variants: dict[tuple[int | None, Precision, bool], Backend] = {}
 
     def load(self) -> None:
-        if self.families:
-            import_module(self.families)
+        for family in self._families().values():
+            import_module(family)
+
+    def load_for(self, module: str) -> None:
+        if not self.families:
+            super().load_for(module)
+        elif (family := self._families().get(module)) is not None:
+            import_module(family)
+
+    def _families(self) -> Mapping[str, str]:
+        """The module of rules for each module that declares operations."""
+        if not self.families:
+            return {}
+        package = self.families.rpartition(".")[0]
+        return {module: f"{package}.{name}" for module, name in import_module(self.families).FAMILIES.items()}
 
     @abstractmethod
     def devices(self) -> list[Device]:
@@ -404,7 +418,7 @@ class Backend(RuleTable, ABC):
         """Return the rule that implements `node`, or None."""
         if not self.computes_types_of(node):
             return None
-        for rule in self.rules.get(node.op, ()):
+        for rule in self.rules_of(node.op):
             if rule.when is None or rule.accepts(node, self.precision):
                 return rule
         return None

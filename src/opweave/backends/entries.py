@@ -1,17 +1,12 @@
-"""Find the entry points of installed packages without `importlib.metadata` wherever that finds the same ones.
-
-`importlib.metadata` loads the standard library's mail, archive and socket modules, two megabytes, to read one small file.
-"""
+"""Find the entry points of installed packages without `importlib.metadata` wherever that finds the same ones."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from importlib.machinery import PathFinder
 from typing import TypeVar
 
-_FOLDERS = (".dist-info", ".egg-info")
+from ..support import distributions
 
 T = TypeVar("T")
 
@@ -39,12 +34,11 @@ class ByNeed(Mapping[str, T]):
 def entry_points(group: str) -> dict[str, str]:
     """Return the entry points of a group in all installed packages: `{name: "module:attribute"}`."""
     references, mention = dict[str, str](), group.encode()
-    if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
+    folders = distributions.folders()
+    if folders is None:
         return _with_metadata(group)
-    for place in sys.path:
-        if os.path.isfile(place):  # packages in an archive
-            return _with_metadata(group)
-        for content in _contents(place or "."):
+    for place in folders:
+        for content in _contents(place):
             if mention in content:
                 for name, value in _entries(content.decode(), group):
                     # The folder that is searched first wins.
@@ -61,7 +55,7 @@ def _with_metadata(group: str) -> dict[str, str]:
 def _contents(place: str) -> Iterator[bytes]:
     """Yield the files with the entry points of the packages in a folder."""
     try:
-        names = sorted(name for name in os.listdir(place) if name.endswith(_FOLDERS))
+        names = sorted(name for name in os.listdir(place) if name.endswith(distributions.FOLDERS))
     except OSError:  # the path has a folder that does not exist
         return
     for name in names:

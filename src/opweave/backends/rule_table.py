@@ -50,7 +50,7 @@ class RuleTable:
     def __init__(self) -> None:
         self._rules: dict[Op[..., Any], list[Rule]] = {}
         # Copies of a back end share both.
-        self._loading = _Loading(self.load)
+        self._loading = _Loading(self.load, self.load_for)
 
     @property
     def rules(self) -> dict[Op[..., Any], list[Rule]]:
@@ -63,8 +63,19 @@ class RuleTable:
     def rules(self, rules: dict[Op[..., Any], list[Rule]]) -> None:
         self._rules, self._loading = rules, _Loading()
 
+    def rules_of(self, op: Op[..., Any]) -> Sequence[Rule]:
+        """The rules of an operation, in the order in which they are tried; loaded on first use, with those of its module."""
+        loading = self._loading
+        if not (loading.is_done or op.__module__ in loading.modules):
+            loading.run(op.__module__)
+        return self._rules.get(op, ())
+
     def load(self) -> None:
         """Import the modules that register rules, on first use. Most processes never load the rules of GPUs."""
+
+    def load_for(self, module: str) -> None:
+        """Import the modules that register rules of operations that `module` declares; by default, all."""
+        self._loading.run()
 
     def lower(
         self, *ops: Op[..., Any], when: Callable[..., bool] | None = None
@@ -77,27 +88,40 @@ class RuleTable:
 
         def register(function: RuleFunction) -> RuleFunction:
             for op in ops:
-                is_open = all(rule.when is not None for rule in self.rules.get(op, ()))
+                is_open = all(rule.when is not None for rule in self.rules_of(op))
                 require(is_open, f"{self.name}: {op.name} has a rule already")
-                self.rules.setdefault(op, []).append(Rule(function, when))
+                self._rules.setdefault(op, []).append(Rule(function, when))
             return function
 
         return register
 
 
 class _Loading:
-    """Run `load` once, in the first thread that asks; other threads wait. `load` may ask again in the same thread."""
+    """Run `load` once, and `load_for` once for each module, in the first thread that asks; other threads wait.
 
-    def __init__(self, load: Callable[[], None] | None = None) -> None:
-        self.is_done, self._load, self._lock, self._is_running = load is None, load, RLock(), False
+    Both may ask again in the same thread.
 
-    def run(self) -> None:
+    Attributes:
+        is_done: whether all rules are loaded.
+        modules: the modules of operations whose rules are loaded.
+    """
+
+    def __init__(self, load: Callable[[], None] | None = None, load_for: Callable[[str], None] | None = None) -> None:
+        self.is_done, self._load, self._load_for, self._lock = load is None, load, load_for, RLock()
+        self.modules: set[str] = set()
+        self._running: set[str | None] = set()
+
+    def run(self, module: str | None = None) -> None:
         with self._lock:
-            if self.is_done or self._is_running or self._load is None:
+            if self.is_done or module in self.modules or not self._running.isdisjoint({module, None}):
                 return
-            self._is_running = True
+            self._running.add(module)
             try:
-                self._load()
-                self.is_done = True
+                if module is None and self._load is not None:
+                    self._load()
+                    self.is_done = True
+                elif module is not None and self._load_for is not None:
+                    self._load_for(module)
+                    self.modules.add(module)
             finally:
-                self._is_running = False
+                self._running.discard(module)

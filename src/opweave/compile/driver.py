@@ -271,7 +271,7 @@ def _choose_for(
         gone = set(sources.values()).difference(remaining.values())
         absorbed = {node: FOLDED if node in folded else ABSORBED for node in gone}
         full, sources = narrow, remaining
-    if any(node.op.bodies and node.op in backend.rules for node in full.nodes):
+    if any(node.op.bodies and backend.rules_of(node.op) for node in full.nodes):
         from .bodies import with_legal_bodies
 
         full, sources = with_legal_bodies(full, sources, backend.supports, backend.name)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 
-from .. import composites, ops
+from .. import ops
+from ..composites import is_composite
 from ..core.graph import Graph, Node, Operand, is_beyond
 from ..core.guards import estimate
 from ..core.sizes import is_static
@@ -47,11 +48,8 @@ after each of them take the engine 0.4 to 0.9 of the time with up to 2**16 eleme
 NODE_ELEMENTS = 2**12
 """Number of elements that the engine writes in the time that it takes to start an operation."""
 
-_HEAVY = {
-    *(ops.conv2d, ops.conv_transpose2d, ops.gemm, ops.matmul, ops.batch_normalization),
-    *(composites.convolution, composites.conv_transpose),
-}
-"""Operations into which engines fuse the next one."""
+_HEAVY = {ops.conv2d, ops.conv_transpose2d, ops.gemm, ops.matmul, ops.batch_normalization}
+"""Operations into which engines fuse the next one, besides the convolutions among composites."""
 
 
 def move_to_loops(
@@ -169,9 +167,13 @@ def _epilogues(graph: Graph, winners: set[Node]) -> set[Node]:
     for node in graph.nodes:
         producers = [operand.node for operand in node.operands if operand.node is not None]
         after_sum = any(producer in absorbed and producer.op is ops.add for producer in producers)
-        if after_sum or any(producer.op in _HEAVY and producer not in winners for producer in producers):
+        if after_sum or any(_is_heavy(producer) and producer not in winners for producer in producers):
             absorbed.add(node)
     return absorbed
+
+
+def _is_heavy(node: Node) -> bool:
+    return node.op in _HEAVY or is_composite(node.op, "convolution", "conv_transpose")
 
 
 def _is_worth_it(nodes: list[Node], expressions: set[Node], between: bool, threads: int) -> bool:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import composites, ops
+from .. import ops
 from ..backends import Backend
+from ..composites import is_composite
 from ..core.dtypes import INFO, WIDENED
 from ..core.graph import Node, Operand, is_beyond, is_widening, map_operands
-
-_MAXIMA = {ops.max_pool2d, composites.max_pool, composites.max_pool_with_indices}
-"""Operations that give the lowest value of the data type for a window of padding alone."""
 
 
 def may_widen(node: Node, backend: Backend) -> bool:
@@ -40,7 +38,8 @@ def widened(node: Node) -> Callable[..., Any]:
         results = node.op(b, **{**arguments, **inputs})
         outputs = results if isinstance(results, (tuple, list)) else (results,)
         info = INFO[node.outputs[0].data_type]
-        if node.op in _MAXIMA and info.kind == "i":
+        is_maximum = node.op is ops.max_pool2d or is_composite(node.op, "max_pool", "max_pool_with_indices")
+        if is_maximum and info.kind == "i":  # of a window of padding alone, it is the lowest value
             outputs = (b.clamp(outputs[0], min_value=info.lowest), *outputs[1:])
         return tuple(
             result if result.data_type == output.data_type else b.cast(result, output.data_type)

@@ -5,17 +5,20 @@ Each line of winners.txt is a `Winner`. Kernels of one engine differ little betw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import composites, ops
+from ..composites import is_composite
 from ..core.graph import Node
 from ..core.guards import estimate
 from ..core.operation import Op
 from ..core.sizes import is_same_size
+
+Row = TypeVar("Row")
 
 MIN_GAIN = 1.5
 """Smaller gains do not pay for compiling an expression, and for fusions that the engine would have done."""
@@ -52,12 +55,12 @@ def winners() -> list[Winner]:
 
 
 @cache
-def _sizes(engine: str) -> dict[Op[..., Any], dict[tuple[str, str], int]]:
-    """Smallest number of elements with which expressions beat an engine, by operation, form and data type."""
-    sizes: dict[Op[..., Any], dict[tuple[str, str], int]] = {}
+def _sizes(engine: str) -> dict[str, dict[tuple[str, str], int]]:
+    """Smallest number of elements with which expressions beat an engine, by name of the operation, form and data type."""
+    sizes: dict[str, dict[tuple[str, str], int]] = {}
     for winner in winners():
         if winner.engine == engine:
-            sizes.setdefault(operation(winner.op), {})[winner.form, winner.data_type] = winner.elements
+            sizes.setdefault(winner.op, {})[winner.form, winner.data_type] = winner.elements
     return sizes
 
 
@@ -79,7 +82,7 @@ def form(node: Node) -> str:
     which takes as long as reading the matrix once in memory order; "matrix" for other products; the mode of `grid_sample`, but
     "zeros" for linear interpolation of images between zeros; "any" for all else.
     """
-    if node.op is composites.grid_sample:
+    if is_composite(node.op, "grid_sample"):
         mode: str = node.attributes["mode"]
         is_zeros = mode == "linear" and node.attributes["padding_mode"] == "zeros" and node.operands[0].rank == 4
         return "zeros" if is_zeros else mode
@@ -100,7 +103,7 @@ def elements(node: Node) -> int | None:
     In calls other than matrix products and `grid_sample`, the operands have one shape: for a constant exponent, engines have
     other kernels.
     """
-    if node.op is composites.grid_sample:
+    if is_composite(node.op, "grid_sample"):
         return node.outputs[0].desc.element_count
     if node.op is ops.gemm:
         _, matrix, *_ = node.operands
@@ -110,25 +113,31 @@ def elements(node: Node) -> int | None:
 
 
 @cache
-def _gains(engine: str) -> dict[Op[..., Any], dict[str, float]]:
-    """Largest gain of expressions over an engine, by operation and form."""
-    gains: dict[Op[..., Any], dict[str, float]] = {}
+def _gains(engine: str) -> dict[str, dict[str, float]]:
+    """Largest gain of expressions over an engine, by name of the operation and form."""
+    gains: dict[str, dict[str, float]] = {}
     for winner in winners():
         if winner.engine == engine:
-            forms = gains.setdefault(operation(winner.op), {})
+            forms = gains.setdefault(winner.op, {})
             forms[winner.form] = max(winner.gain, forms.get(winner.form, 0))
     return gains
 
 
+def _row_of(node: Node, rows: Mapping[str, Row]) -> Row | None:
+    """The entry of a node's operation, unless that is an operation of a user; composites without an entry are not imported."""
+    row = rows.get(node.op.name)
+    return row if row is not None and operation(node.op.name) is node.op else None
+
+
 def slowness(node: Node, engine: str) -> float:
     """The time of an engine's kernel as a multiple of a loop's, as far as the table says; else 1."""
-    gains = _gains(engine).get(node.op)
+    gains = _row_of(node, _gains(engine))
     return 1 if gains is None else gains.get(form(node), 1)
 
 
 def wins(node: Node, engine: str) -> bool:
     """Whether the expression of a node is faster than an engine's kernel."""
-    sizes = _sizes(engine).get(node.op)
+    sizes = _row_of(node, _sizes(engine))
     if sizes is None:
         return False
     size = elements(node)

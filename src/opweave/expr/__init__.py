@@ -18,6 +18,7 @@ extra `halide` is installed; otherwise NumPy evaluates it.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 from . import array_reductions, pointwise
@@ -29,7 +30,8 @@ from .tracing import trace
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):  # protocols that tools ask for
+    # Protocols that tools ask for; and `from opweave.expr import module` asks for an attribute first.
+    if name.startswith("__") or find_spec(f"{__name__}.{name}"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
     raise _no_such_name("opweave.expr has no function", name)
 

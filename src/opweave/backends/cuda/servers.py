@@ -6,13 +6,13 @@ processes early, this module imports little.
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import re
 from functools import cache
 from pathlib import Path
 
 from ...support import packages
+from ...support.distributions import version_of
 from ...support.errors import need_text, unusable
 from . import fork_server
 from .fork_server import ForkServer
@@ -37,10 +37,7 @@ REQUIREMENT = "'triton>={}.{}'".format(*MIN_TRITON)
 @cache
 def _installed_triton() -> str:
     """Return the installed version of Triton; empty if it is not installed, or its metadata has no version."""
-    try:
-        return importlib.metadata.version("triton") or ""
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    return version_of("triton")
 
 
 def _is_new_enough() -> bool:

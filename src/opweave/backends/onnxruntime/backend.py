@@ -188,7 +188,8 @@ class OnnxRuntime(Backend):
 
     def has_rule_in_files(self, node: Node) -> bool:
         """Whether there is a rule for `node` in a file of a model with names."""
-        return bool(self.rules) and node.op in self._in_files
+        self.rules_of(node.op)
+        return node.op in self._in_files
 
     def how(self, node: Node) -> How | None:
         if not self.supports(node):
@@ -269,8 +270,7 @@ class OnnxRuntime(Backend):
 
         for node in graph.nodes:
             ctx.node, ctx.has_kernels, ctx.lacks_kernels, before = node, True, False, len(ctx.nodes)
-            rule = self._in_files.get(node.op) if ctx.portable else None
-            rule = rule or self.rule(node)
+            rule = self._in_files[node.op] if ctx.portable and self.has_rule_in_files(node) else self.rule(node)
             assert rule is not None, node
             try:
                 result = rule((ctx,), {**map_operands(node.inputs, lookup), **node.attributes})

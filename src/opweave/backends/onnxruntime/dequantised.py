@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ...composites.convolve import conv_transpose, convolution
+from ...composites import is_composite
 from ...core.graph import Graph, Node, Operand
 from ...core.sizes import is_static
 from ...ops.convolution import conv2d, conv_transpose2d
@@ -17,7 +17,7 @@ from ...ops.quantization import dequantize_linear
 BYTES = ("int8", "uint8")
 """Data types that the engine dequantises, besides constants of int32."""
 
-_PRODUCTS = (conv2d, conv_transpose2d, convolution, conv_transpose, gemm, matmul)
+_PRODUCTS = (conv2d, conv_transpose2d, gemm, matmul)
 
 Shape = Sequence[int]
 Form = tuple[Shape, Shape, dict[str, Any]]
@@ -89,7 +89,8 @@ def shared_constants(graph: Graph) -> set[Node]:
     """
     reads = Counter(graph.outputs.values())
     for node in reversed(graph.nodes):
-        through = 1 if node.op in _PRODUCTS else max(1, *(reads[output] for output in node.outputs))
+        is_product = node.op in _PRODUCTS or is_composite(node.op, "convolution", "conv_transpose")
+        through = 1 if is_product else max(1, *(reads[output] for output in node.outputs))
         for operand in node.operands:
             reads[operand] += through
     folded: set[Operand] = set()

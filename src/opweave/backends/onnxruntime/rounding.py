@@ -5,7 +5,7 @@ With `precision="ieee"` the engine never rounds.
 
 from __future__ import annotations
 
-from ...composites import matmul_n_bits
+from ...composites import is_composite
 from ...core.dtypes import INFO
 from ...core.graph import Node, Operand
 from ...ops.matrix import gemm, matmul
@@ -19,7 +19,7 @@ SMALLEST_BLOCK = 16
 def rounds_input(node: Node) -> bool:
     """Whether the engine rounds an operand of a node to 8 bits, by blocks; the error is about 0.5% of the largest result."""
     arguments = node.arguments
-    if node.op is matmul_n_bits:
+    if is_composite(node.op, "matmul_n_bits"):
         weight, scale, zero_point = (arguments[name] for name in ("weight", "scale", "zero_point"))
         sizes = arguments["bits"], arguments["block_size"]
         form = form_of(arguments["input"], weight, scale, zero_point, *sizes, is_exact=False)

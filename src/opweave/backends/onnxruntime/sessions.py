@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
-from ...composites import group_query_attention, matmul_n_bits
+from ...composites import is_composite
 from ...core.graph import Graph, Node
 from ...core.sizes import Size
 from ...memory import is_same, trim
@@ -114,7 +114,7 @@ def packs_weights(graph: Graph) -> bool:
 
     Language models have one graph for the tokens of a prompt, and one for single tokens.
     """
-    return any(node.op in (matmul_n_bits, group_query_attention) for node in graph.nodes)
+    return any(is_composite(node.op, "matmul_n_bits", "group_query_attention") for node in graph.nodes)
 
 
 class Loaded:

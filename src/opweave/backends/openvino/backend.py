@@ -65,11 +65,12 @@ class OpenVino(Backend):
         """Return the reason why kernels of the context's precision are wrong for a node."""
         if self.precision != "bfloat16":
             return ""
-        from ...composites.convolve import convolution
+        from ...composites import is_composite
         from ...ops.convolution import conv2d
         from . import kernel_faults
 
-        return kernel_faults.why_not(node, 2) if node.op in (conv2d, convolution) else ""
+        is_convolution = node.op is conv2d or is_composite(node.op, "convolution")
+        return kernel_faults.why_not(node, 2) if is_convolution else ""
 
     def with_threads(self, threads: int) -> Backend:
         return self._variant(threads, self.precision)

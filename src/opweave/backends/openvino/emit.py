@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...composites.convolve import conv_transpose, convolution
+from ...composites import is_composite
 from ...core.dtypes import FLOATS, name_of
 from ...memory.host import address_range, array_at
 from ...ops.activation import linear, relu
@@ -51,7 +51,7 @@ _BESIDE = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power
 _NOT_IN_PLACE = ("matmul", "gather")
 """Operations that are not computed in place of their first operand, and know narrow constants by the nodes that widen them."""
 
-_CONVOLUTIONS, _PRODUCTS = (conv2d, conv_transpose2d, convolution, conv_transpose), (matmul, gemm)
+_CONVOLUTIONS, _PRODUCTS = (conv2d, conv_transpose2d), (matmul, gemm)
 _TAKEN = (add, sub, mul, div, linear, batch_normalization, relu, clamp)
 
 _SMALL = ("int8", "uint8", "bool")
@@ -186,7 +186,7 @@ class Emitter:
 
     def _follows_convolution(self) -> bool:
         node = self.node
-        convolves = _follows(node, lambda other: other.op in _CONVOLUTIONS, _is_taken)
+        convolves = _follows(node, _convolves, _is_taken)
         return convolves and not _follows(node, lambda other: other.op in _PRODUCTS, _is_taken)
 
     def constant(self, value: Any, data_type: str = "int32") -> Value:
@@ -444,8 +444,12 @@ def _follows(node: Node, matches: Callable[[Node], bool], passes: Callable[[Node
     return most > 0 and any(_follows(other, matches, passes, most - 1) for other in before)
 
 
+def _convolves(node: Node) -> bool:
+    return node.op in _CONVOLUTIONS or is_composite(node.op, "convolution", "conv_transpose")
+
+
 def _is_taken(node: Node) -> bool:
-    return node.op in (*_CONVOLUTIONS, *_PRODUCTS, *_TAKEN)
+    return _convolves(node) or node.op in (*_PRODUCTS, *_TAKEN)
 
 
 def _as_type(value: Value, data_type: str) -> Value:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import __version__
-from ...composites.single_gate import rnn
+from ...composites import is_composite
 from ...core.graph import Graph, Node
 from ...core.graph_digest import digest_graph
 from ...ops import recurrent
@@ -35,7 +35,7 @@ KIND = "blob"
 RUNS = 3
 """Runs that an imported model is compared in: the engine may overwrite in the first one what it computed while loading."""
 
-RECURRENT = (recurrent.gru, recurrent.lstm, rnn)
+RECURRENT = (recurrent.gru, recurrent.lstm)
 """Version 2026.4.1 exports constant weights of a GRU in the order of its kernels, and reorders them again at the import."""
 
 HEADER_BYTES = 8
@@ -59,7 +59,7 @@ def imported(key: str) -> tuple[Any, list[How], Mapping[str, Any], np.ndarray] |
 def export(compiled: Any, graph: Graph, done: Mapping[Node, How], options: Mapping[str, Any]) -> bytes | str:
     """The content of a file with a compiled model, or the reason why there is none."""
     for node in graph.nodes:
-        if node.op in RECURRENT:
+        if node.op in RECURRENT or is_composite(node.op, "rnn"):
             return f"{node.title}: OpenVINO may import a recurrent network with wrong weights"
     try:
         model = compiled.export_model()

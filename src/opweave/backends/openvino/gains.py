@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...composites import convolve
+from ...composites import is_composite
 from ...core.graph import Graph, Node
 from ...ops import convolution, matrix, normalization, recurrent
 from ...support.formatting import size
@@ -49,10 +49,10 @@ def gains(graph: Graph) -> tuple[bool, str]:
 
 def _products(node: Node) -> int:
     arguments = node.arguments
-    if node.op in (convolution.conv2d, convolve.convolution):
+    if node.op is convolution.conv2d or is_composite(node.op, "convolution"):
         filter, channels = arguments["filter"].desc, arguments.get("filter_layout", "oi").index("o")
         return int(node.outputs[0].desc.element_count * filter.element_count // filter.shape[channels])
-    if node.op in (convolution.conv_transpose2d, convolve.conv_transpose):
+    if node.op is convolution.conv_transpose2d or is_composite(node.op, "conv_transpose"):
         filter, channels = arguments["filter"].desc, arguments.get("filter_layout", "io").index("i")
         return int(arguments["input"].desc.element_count * filter.element_count // filter.shape[channels])
     if node.op is matrix.matmul or node.op is matrix.gemm:

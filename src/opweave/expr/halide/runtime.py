@@ -17,6 +17,7 @@ from pathlib import Path
 from ...support import settings
 from ...support.digests import digest
 from ...support.disk_cache import load_or_make
+from ...support.distributions import version_of
 from ...support.errors import import_extra
 from ...support.processors import chosen_threads, processor_lines, processor_name, processors
 from .image import Code, load, pack
@@ -33,12 +34,7 @@ def version() -> str:
 
 
 def _version_of(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version as version_of
-
-    try:
-        return version_of(package)
-    except PackageNotFoundError:
-        return str(import_extra(package, "halide", "compiling expressions").__version__)
+    return version_of(package) or str(import_extra(package, "halide", "compiling expressions").__version__)
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....composites.convolve import conv_transpose, convolution
+from ....composites import is_composite
 from ....core.dtypes import FLOATS
 from ....core.graph import Operand
 from ....ops.convolution import conv2d, conv_transpose2d
@@ -11,8 +11,8 @@ from ....ops.matrix import gemm, matmul
 from ....ops.normalization import batch_normalization
 from ..emit import Emitter, Value
 
-SUMS = (conv2d, conv_transpose2d, convolution, conv_transpose, gemm, matmul)
-"""Operations whose kernels fuse element-wise operations as an epilogue."""
+SUMS = (conv2d, conv_transpose2d, gemm, matmul)
+"""Operations whose kernels fuse element-wise operations as an epilogue, besides the convolutions among composites."""
 
 TAKEN = (add, sub, mul, div, batch_normalization)
 """Operations that such kernels fuse before an activation."""
@@ -28,7 +28,7 @@ def is_float(input: Operand) -> bool:
 def follows_sum(input: Operand, most: int = MAX_TAKEN) -> bool:
     """Whether the kernel of a sum, at most `most` operations before `input`, also fuses the next element-wise operation."""
     node = input.node
-    if node is None or node.op in SUMS:
+    if node is None or node.op in SUMS or is_composite(node.op, "convolution", "conv_transpose"):
         return node is not None
     if not most or node.op not in TAKEN:
         return False

@@ -1,17 +1,25 @@
-"""All rules of the reference, which register themselves on import."""
+"""Modules of rules by the module that declares their operations. They are imported when a rule is first looked up."""
 
-from . import (
-    activation as activation,
-    convolution as convolution,
-    elementwise as elementwise,
-    indexing as indexing,
-    logical as logical,
-    matrix as matrix,
-    movement as movement,
-    normalization as normalization,
-    pooling as pooling,
-    quantization as quantization,
-    recurrent as recurrent,
-    reduction as reduction,
-    selection as selection,
-)
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+FAMILIES: Mapping[str, str] = {
+    "opweave.ops.activation": "activation",
+    "opweave.ops.convolution": "convolution",
+    "opweave.ops.elementwise": "elementwise",
+    "opweave.ops.indexing": "indexing",
+    "opweave.ops.logical": "logical",
+    "opweave.ops.matrix": "matrix",
+    "opweave.ops.movement": "movement",
+    "opweave.ops.normalization": "normalization",
+    "opweave.ops.pooling": "pooling",
+    "opweave.ops.quantization": "quantization",
+    "opweave.ops.recurrent": "recurrent",
+    "opweave.ops.reduction": "reduction",
+    "opweave.composites.bits": "elementwise",
+    "opweave.composites.convolve": "convolution",
+    "opweave.composites.pool": "pooling",
+    "opweave.composites.scatter": "indexing",
+    "opweave.composites.suppression": "selection",
+}
