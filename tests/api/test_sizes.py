@@ -38,7 +38,7 @@ from opweave.core.size_functions import (
     truncated_remainder,
 )
 from opweave.core.size_values import at
-from opweave.core.sizes import Size, interval, is_unknown
+from opweave.core.sizes import Size, _sum_at, call_of, function_of, interval, is_unknown, source_of
 from opweave.ops import Operations
 from opweave.run.program import Program
 
@@ -107,6 +107,16 @@ def test_size_at_agrees_with_python() -> None:
             assert formula.at(numbers) == value
             low, high = interval(formula)
             assert low <= value <= high
+
+
+@pytest.mark.parametrize("kind", ["//", "/", "%", "<", "==", "&", "fmod", "max", "min", "broadcast", "where"])
+def test_first_and_later_evaluations_of_a_call_agree(kind: str) -> None:
+    arguments = (N - 3, M + 1, (N * M) // (N - 2)) if kind == "where" else (N - 3, M + 1)
+    formula: Any = call_of(kind, *arguments)
+    numbers = [{"n": n, "m": m} for n in range(2, 7) for m in range(4)]
+    first = [_sum_at(formula.terms, sizes) for sizes in numbers]
+    assert first == [function_of([source_of(formula)])(sizes)[0] for sizes in numbers]
+    assert first == [formula.at(sizes) for sizes in numbers]
 
 
 def test_size_without_a_scope_has_no_number_and_no_order() -> None:

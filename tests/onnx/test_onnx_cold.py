@@ -21,7 +21,8 @@ import opweave as ow
 from opweave.backends import BUILT_IN, COMPETING, Backend, find
 from opweave.backends.cuda import devices as cuda_devices
 from opweave.backends.onnxruntime import in_place, plugins
-from opweave.backends.onnxruntime.model import UPDATING, is_quantised
+from opweave.backends.onnxruntime.model import UPDATING
+from opweave.backends.onnxruntime.options import is_quantised
 from opweave.backends.openvino import devices as openvino_devices
 from opweave.backends.webgpu import adapters
 from opweave.onnx.convert import operators

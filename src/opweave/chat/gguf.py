@@ -428,12 +428,14 @@ class GGUF:
     def _strings(self, count: int) -> list[str]:
         """Read strings, faster than with `_string`: a vocabulary has a hundred thousand tokens."""
         buffer, position, strings = self._bytes.data, self._position, []
+        size, length_at = len(buffer), struct.Struct("<Q").unpack_from
         for _ in range(count):
-            (length,) = struct.unpack_from("<Q", buffer, position)
-            position += 8 + length
-            if position > len(buffer):
-                raise ValueError(f"a string of {length} bytes ends at byte {position}, and the file has {len(buffer)}")
-            strings.append(str(buffer[position - length : position], "utf-8", "replace"))
+            (length,) = length_at(buffer, position)
+            start = position + 8
+            position = start + length
+            if position > size:
+                raise ValueError(f"a string of {length} bytes ends at byte {position}, and the file has {size}")
+            strings.append(str(buffer[start:position], "utf-8", "replace"))
         self._position = position
         return strings
 

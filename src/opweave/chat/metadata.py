@@ -88,7 +88,7 @@ class Metadata:
         """A list of texts."""
 
         def fits(value: Any) -> bool:
-            return isinstance(value, list) and all(isinstance(text, str) for text in value)
+            return isinstance(value, list) and set(map(type, value)) <= {str}
 
         return list(self._value(name, ..., "a list of texts", fits))
 

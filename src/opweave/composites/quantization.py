@@ -313,11 +313,12 @@ def _fold_minima(
     columns, blocks = scale.shape
     # A scale may be 0.
     with np.errstate(divide="ignore", invalid="ignore"):
-        zeros = np.clip(np.nan_to_num(np.rint(-minimum / scale)), 0, 2 * half - 1)
+        zeros = np.fmin(np.fmax(np.rint(-minimum / scale), 0), 2 * half - 1)  # NaN becomes 0
     rests = minimum + zeros * scale
-    if (np.abs(rests) > 0.51 * np.abs(scale)).any():
+    sizes = np.abs(rests)
+    if (sizes > 0.51 * np.abs(scale)).any():
         return None
-    large = np.maximum(np.abs(rests).max(axis=1, keepdims=True) / (half - 1), np.finfo(np.float32).tiny)
+    large = np.maximum(sizes.max(axis=1, keepdims=True) / (half - 1), np.finfo(np.float32).tiny)
     small = large / (2 * half - 2)
     first = np.rint(rests / large)
     # The first blocks have the large scale. The last copy of the means begins after these blocks.

@@ -47,11 +47,13 @@ def check_desc(desc: Desc, max_byte_length: int, subject: str = "shape", takes_e
 
 def _check_names(desc: Desc, subject: str) -> Desc:
     """`desc` if its dimensions may be valid for some sizes; when the graph runs, the sizes are checked."""
-    require(desc.rank <= MAX_RANK, f"{subject} must have at most {MAX_RANK} dimensions, got {desc.rank}: {desc}")
+    # Messages are written on errors alone: the texts of formulas take more time than their bounds.
+    if desc.rank > MAX_RANK:
+        raise ValidationError(f"{subject} must have at most {MAX_RANK} dimensions, got {desc.rank}: {desc}")
     for size in desc.shape:
         low, high = interval(size)
-        fits = high >= 0 and low <= MAX_DIMENSION
-        require(fits, f"{subject} must have dimensions in [0, {MAX_DIMENSION}], got {list(desc.shape)}")
+        if high < 0 or low > MAX_DIMENSION:
+            raise ValidationError(f"{subject} must have dimensions in [0, {MAX_DIMENSION}], got {list(desc.shape)}")
     return desc
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from itertools import count
-from math import ceil, floor, gcd, inf, isinf
+from math import ceil, floor, gcd, inf, isinf, prod
 from numbers import Integral
 from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias
 
@@ -35,6 +35,9 @@ MAX_FUNCTIONS = 4096
 
 MAX_INTERVALS = 4096
 """Number of formulas whose bounds are kept. An estimate: a detector asks 4,000 times for the bounds of 229 formulas."""
+
+COMPILED_AT = 8
+"""The evaluation of a formula before which its code is compiled. An estimate."""
 
 MAX_TERMS = 1000
 """Maximum number of terms of a formula. Products grow exponentially, and graphs may be those of strangers."""
@@ -235,6 +238,17 @@ _SOURCES = {
 }
 """The source of calls, by kind. A kind that is not here is the name of a function."""
 
+_CALLS: dict[str, Callable[..., Any]] = {
+    **_FUNCTIONS,
+    "//": operator.floordiv,
+    "&": operator.and_,
+    "/": quotient_of_numbers,
+    "%": _FUNCTIONS["remainder"],
+    "<": lambda a, b: int(a < b),
+    "==": lambda a, b: int(a == b),
+}
+"""The functions of calls, by kind, except "where", of which one branch may divide by 0."""
+
 _INFIX = ("//", "/", "%", "<", "==", "&")
 
 Interval: TypeAlias = tuple[float, float]
@@ -388,8 +402,7 @@ class Size(Symbol):
         """
         if self._function is None:
             self._function = _function_of(self.terms)
-        number: int = self._function(sizes)
-        return number
+        return self._function(sizes)
 
     def __str__(self) -> str:
         if self._text is None:
@@ -648,13 +661,42 @@ def call_of(kind: str, *arguments: Dimension) -> Dimension:
 
 
 @lru_cache(MAX_FUNCTIONS)
-def _function_of(terms: tuple[Term, ...]) -> Callable[[Mapping[str, int]], int]:
+class _function_of:  # noqa: N801  (a function with a state)
     """The function that evaluates a formula for sizes by name.
 
-    A program has many sizes, which are evaluated for each combination of names: generated code takes a tenth.
+    A program has many sizes, which are evaluated for each combination of names: generated code takes a tenth. Compiling it
+    takes as long as a hundred evaluations, and most formulas are evaluated for the first sizes alone.
     """
-    function: Callable[[Mapping[str, int]], int] = eval(f"lambda s: {source_of(Size('', terms))}", dict(_FUNCTIONS))
-    return function
+
+    def __init__(self, terms: tuple[Term, ...]) -> None:
+        self._terms, self._calls = terms, 0
+        self._function: Callable[[Mapping[str, int]], int] | None = None
+
+    def __call__(self, sizes: Mapping[str, int]) -> int:
+        if self._function is None:
+            self._calls += 1
+            if self._calls < COMPILED_AT:
+                return _sum_at(self._terms, sizes)
+            self._function = eval(f"lambda s: {source_of(Size('', self._terms))}", dict(_FUNCTIONS))
+        return self._function(sizes)
+
+
+def _sum_at(terms: tuple[Term, ...], sizes: Mapping[str, int]) -> int:
+    return sum([prod([_factor_at(factor, sizes) for factor in factors], start=number) for factors, number in terms])
+
+
+def _factor_at(factor: Factor, sizes: Mapping[str, int]) -> int:
+    if not factor.arguments:
+        return sizes[UnknownName(factor.text) if factor.kind == "unknown" else factor.text]
+    if factor.kind == "where":
+        condition, left, right = factor.arguments
+        return _at(left if _at(condition, sizes) else right, sizes)
+    number: int = _CALLS[factor.kind](*[_at(argument, sizes) for argument in factor.arguments])
+    return number
+
+
+def _at(dimension: Dimension, sizes: Mapping[str, int]) -> int:
+    return _sum_at(dimension.terms, sizes) if isinstance(dimension, Size) else dimension
 
 
 def _is_product(size: Size) -> bool:

@@ -13,7 +13,7 @@ from ...support.errors import MLError, OperationError
 from .. import How, Measured, ModelSource, PowerPreference, Precision, Returning, Runner, TakingFeeds
 from .constants import DEQUANTISES, MIXTURE, QUOTIENTS, READS_NARROW, add_constants, all_graphs, readers
 from .native import ENGINE_ERRORS, NativeSession, engine_call
-from .options import session_options
+from .options import is_quantised, session_options
 from .values import PLAIN_TYPES
 
 if TYPE_CHECKING:
@@ -205,11 +205,6 @@ def _read_narrow(proto: Any, constants: Mapping[str, np.ndarray], precision: Pre
     from .narrow_models import read_narrow
 
     return read_narrow(proto, constants, precision)
-
-
-def is_quantised(op_type: str) -> bool:
-    """Whether an operator of the engine may multiply integers: all that do have such names, and few others."""
-    return "Integer" in op_type or "uantize" in op_type or op_type.startswith("Q")
 
 
 def _rewrite(

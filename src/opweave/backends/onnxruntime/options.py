@@ -54,6 +54,11 @@ TAKE_IMAGES = frozenset({"Conv", "ConvInteger", "ConvTranspose", "FusedConv", "Q
 """Operators in `USED_IN_PLACE` whose first operand the optimiser transposes, if channels come last for the faster kernel."""
 
 
+def is_quantised(op_type: str) -> bool:
+    """Whether an operator of the engine may multiply integers: all that do have such names, and few others."""
+    return "Integer" in op_type or "uantize" in op_type or op_type.startswith("Q")
+
+
 def hand_over(
     options: onnxruntime.SessionOptions,
     weights: Mapping[str, np.ndarray],

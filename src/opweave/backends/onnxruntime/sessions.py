@@ -23,6 +23,7 @@ from .options import (
     PRECISE_PRODUCTS as PRECISE_PRODUCTS,
     SPIN_MICROSECONDS as SPIN_MICROSECONDS,
     hand_over,
+    is_quantised,
     pool_threads,
     session_options as session_options,
 )
@@ -69,7 +70,12 @@ def compile(
     ctx, emitted, done = model
     proto, weights = ctx.finish(emitted)
     options = session_options(
-        settings.power_preference, settings.alone, settings.threads, precision, has_arena=settings.has_arena
+        settings.power_preference,
+        settings.alone,
+        settings.threads,
+        precision,
+        quantised=any(is_quantised(node.op_type) for node in (*ctx.nodes, *ctx.body_nodes)),
+        has_arena=settings.has_arena,
     )
     if plugin is not None:
         try:
