@@ -425,15 +425,12 @@ class Backend(RuleTable, ABC):
 
     def computes_types_of(self, node: Node) -> bool:
         """Whether all operands and results of a node have data types that the back end computes with, or casts between."""
-        if self.stores:
-            from ..core.graph import is_widening
+        from ..core.graph import data_types_of, is_widening
 
-            if is_widening(node):
-                return {node.operands[0].data_type, node.outputs[0].data_type} <= self.stores | self.computes
-        computes = self.computes
-        return all(o.data_type in computes for o in node.operands) and all(
-            o.data_type in computes for o in node.outputs
-        )
+        data_types = node.remember(data_types_of)
+        if self.stores and is_widening(node):
+            return data_types <= self.stores | self.computes
+        return data_types <= self.computes
 
     def supports(self, node: Node) -> bool:
         return self.rule(node) is not None

@@ -427,10 +427,17 @@ class Builder:
         return node.outputs
 
 
+_SPECIFIED = frozenset(dtypes.ANY)
+
+
+def data_types_of(node: Node) -> frozenset[str]:
+    """The data types of operands and results. `Node.remember` keeps them: back ends ask several times for each node."""
+    return frozenset([operand.data_type for operand in (*node.operands, *node.outputs)])
+
+
 def is_beyond(node: Node) -> bool:
     """Whether an operand or a result of a node has a data type beyond the specification."""
-    known = dtypes.ANY
-    return any(o.data_type not in known for o in node.operands) or any(o.data_type not in known for o in node.outputs)
+    return not node.remember(data_types_of) <= _SPECIFIED
 
 
 def is_widening(node: Node) -> bool:
