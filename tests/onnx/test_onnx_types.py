@@ -162,7 +162,7 @@ def test_tensors_without_elements_run_whole(
 @pytest.mark.parametrize("element", [bool, np.uint8])
 def test_element_types_without_shape_inference(element: type) -> None:
     """ONNX's inference reads no axes of int32; bools became uint8."""
-    x = np.eye(2, 3, dtype=element)
+    x: np.ndarray = np.eye(2, 3, dtype=element)
     model, feed = node_model("Pad", [x, ints(1, 1), None, np.int32([0])], opset=19)
     (got,) = whole(model).run(None, feed)
     assert got.dtype == element

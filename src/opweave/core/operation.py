@@ -96,7 +96,7 @@ def _differ(value: object, default: object) -> bool:
     try:
         return bool(value != default)
     except ValueError:  # comparing arrays gives arrays
-        return exact(value) != exact(default)
+        return bool(exact(value) != exact(default))
 
 
 class Op(Generic[P, R]):

@@ -236,7 +236,7 @@ def test_shared_arrays_in_other_places(names: str, monkeypatch: pytest.MonkeyPat
     arrays = {name: b.constant(np.full(SIZE, ord(name), "float32")) for name in "pq"}
     arrays["x"] = b.input("x", "float32", [SIZE])
     y = b.input("y", "float32", [3, SIZE])
-    for factor, offset in names.split():
+    for factor, offset in map(list, names.split()):
         y = b.add(b.mul(b.softmax(y, 1), arrays[factor]), arrays[offset])
     check(Graph.reaching({"y": y}), CUDA, "float32", monkeypatch, names)
 

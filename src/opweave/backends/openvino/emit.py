@@ -218,8 +218,8 @@ class Emitter:
             if id(value) in self._bools:
                 return self._bools[id(value)][1]
             if value.output.get_node().get_output_size() > 1 or source_type(value) in _SPLITS:
-                # The engine refuses to convert an output of a node with several outputs, such as a split. It replaces slices by
-                # a split, and drops reshapes that change nothing.
+                # The engine refuses to convert an output of a node with several outputs, such as a split. It replaces slices
+                # by a split, and drops reshapes that change nothing.
                 value = self.emit("maximum", value, value)
             return self.emit("convert", value, "boolean", data_type="bool")
         if data_type == "float16":

@@ -55,7 +55,7 @@ def infer(
 ) -> dict[str, TypeProto]:
     """Infer the types of a node's outputs, by name; empty if unknown. `environment` has the values that sub-graphs capture.
 
-    Where ONNX's inference fails, as for int32 axes of Pad, the schema gives the element types of outputs that inputs have, too.
+    Where ONNX's inference fails, as for int32 axes of Pad, the schema gives the element types of outputs that inputs have.
     """
     schema = schema_of(node, model)
     if schema is None:

@@ -172,8 +172,8 @@ def count_nodes(nodes: Sequence[NodeProto], functions: Iterable[FunctionProto]) 
 def with_expected_inputs(proto: ModelProto, nodes: list[NodeProto]) -> tuple[ModelProto, list[NodeProto]]:
     """The model and its nodes; copies if the inputs of a node must be rewritten for ONNX Runtime.
 
-    ONNX Runtime misreads LayerNormalization, refuses Squeeze, and crashes in DFT if an absent last input is written as an empty
-    name, and misreads QLinearLeakyRelu and QLinearSigmoid if an absent last zero point is not.
+    ONNX Runtime misreads LayerNormalization, refuses Squeeze, and crashes in DFT if an absent last input is written as an
+    empty name, and misreads QLinearLeakyRelu and QLinearSigmoid if an absent last zero point is not.
     """
     if all(_expected_inputs(node) is None for node in nodes):
         return proto, nodes
