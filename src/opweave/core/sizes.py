@@ -661,8 +661,13 @@ def call_of(kind: str, *arguments: Dimension) -> Dimension:
 
 
 @lru_cache(MAX_FUNCTIONS)
-class _function_of:  # noqa: N801  (a function with a state)
-    """The function that evaluates a formula for sizes by name.
+def _function_of(terms: tuple[Term, ...]) -> Callable[[Mapping[str, int]], int]:
+    """The function that evaluates a formula for sizes by name. Equal formulas share it."""
+    return _Evaluation(terms)
+
+
+class _Evaluation:
+    """A function that evaluates a formula for sizes by name.
 
     A program has many sizes, which are evaluated for each combination of names: generated code takes a tenth. Compiling it
     takes as long as a hundred evaluations, and most formulas are evaluated for the first sizes alone.
