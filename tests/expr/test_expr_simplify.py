@@ -126,6 +126,7 @@ def reshaped(x: Traced, *shapes: list[int]) -> Traced:
         (lambda x: compute((4,), lambda i: x[i // 2 // 2]), (1,), "x0[0]"),
         (lambda x: compute((40,), lambda i: x[i // 2 // 5]), (4,), "x0[i // 10]"),
         (lambda x: compute((4,), lambda i: x.clamped[i - 1]), (3,), "x0[max(i - 1, 0)]"),
+        (lambda x: compute((3,), lambda i: x.clamped[i % 0 + i]), (3,), "x0[min(max((i % 0) + i, 0), 2)]"),
         (lambda x: compute((4,), lambda i: x.padded(7)[i]), (3,), "where(i < 3, x0[min(i, 2)], 7.0)"),
         (lambda x: compute((3,), lambda i: x.padded(7)[i]), (3,), "x0[i]"),
         (lambda x: compute((3,), lambda i: ex.where(i + 1 > 0, x[2 - i], 0)), (3,), "x0[2 - i]"),

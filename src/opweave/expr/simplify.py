@@ -187,6 +187,8 @@ class _Simplifier:
         for term, count in value.terms.items():
             if isinstance(term, Call) and term.name == "mod" and isinstance(term.parts[1], Const):
                 divisor, dividend = term.parts[1].value, self._sum(term.parts[0])
+                if lower_bound(divisor) < 1:
+                    continue
                 quotient = _only_term(self._quotient(dividend, divisor))
                 if quotient is not None and is_same_size(value.terms.get(quotient, 0), count * divisor):
                     rest = {t: n for t, n in value.terms.items() if t is not term and t is not quotient}
