@@ -96,6 +96,17 @@ def test_integer_products_are_those_of_the_reference(context: ow.MLContext, name
     check_with_reference(context, INTEGER_PRODUCTS[name], data_type, 0, PRODUCT_SIZES)
 
 
+@pytest.mark.parametrize("rows", [["n", "m"], [1, "m"], ["n", 1]])
+def test_rows_that_gemm_adds_have_names_of_their_own(context: ow.MLContext, rows: list[Any]) -> None:
+    def make(b: ow.MLGraphBuilder, x: Any, n: Any, m: Any) -> Any:
+        of_product, added = ({"n": n, "m": m}.get(size, size) for size in rows)
+        y = b.gemm(x(of_product, 40), weights(b, x(1, 1), 40, 6), c=x(added, 6), beta=2.0)
+        return b.softmax(y, 1), b.add(y, x(n, 1) + x(m, 1))
+
+    sizes = [{"n": n, "m": m} for n, m in ((1, 1), (5, 5), (4, 1)) if rows[0] == "n" or n == m == 1]
+    check_with_reference(context, make, "float32", 1e-4, sizes)
+
+
 @pytest.mark.parametrize("name", DIVIDED_SUMS)
 def test_sums_with_names_are_divided(
     context: ow.MLContext, compiled: list[str], monkeypatch: pytest.MonkeyPatch, name: str

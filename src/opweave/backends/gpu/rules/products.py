@@ -8,6 +8,7 @@ from typing import Any
 
 from ....composites import convolve as composites
 from ....expr import Traced
+from ....expr.array import stretch
 from ....ops import convolution as convolutions, matrix
 from ..contraction.problem import Matrix, Problem, convolution, product
 from ..table import gpu
@@ -43,7 +44,9 @@ def _(
         result = total if alpha == 1 else total * alpha
         if c is None:
             return result
-        return result + (c if beta == 1 else c * beta)
+        added = c if beta == 1 else c * beta
+        # A size of `c` with a name may be 1 in a run: the shape is that of the products.
+        return result + Traced(total.shape, stretch(added, total.shape))
 
     return Products(_product(a, b, a_transpose, b_transpose), finish)
 
