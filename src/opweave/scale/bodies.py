@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -297,12 +298,13 @@ def _decoded(kind: str, body: bytes, mode: str, size: tuple[int, int], fit: str,
 def accepted_kind(accept: str) -> str:
     """The first media type of `ANSWERS` that a client names in the header `Accept`; empty if it names none.
 
-    >>> accepted_kind("application/x-npy"), accepted_kind("*/*"), accepted_kind("text/html, image/png;q=0.9")
-    ('application/x-npy', '', 'image/png')
+    >>> accepted_kind("application/x-npy"), accepted_kind("*/*"), accepted_kind("image/png;q=0, application/x-npz;q=0.9")
+    ('application/x-npy', '', 'application/x-npz')
     """
     if "x-np" not in accept and "image/png" not in accept:
         return ""
-    kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
+    parts = [part.replace(" ", "").lower().partition(";") for part in accept.split(",")]
+    kinds = [kind for kind, _, options in parts if not re.search(r"(^|;)q=0(\.0*)?(;|$)", options)]  # 0: not acceptable
     return next((kind for kind in kinds if kind in ANSWERS), "")
 
 
