@@ -98,6 +98,7 @@ COMPUTED_IMPORTS = {
     "backends/discovery.py": "back ends are entry points",
     "backends/onnxruntime/plugins.py": "packages of others: plug-in execution providers",
     "cli/common.py": "modules of users, which declare operations",
+    "composites/__init__.py": "the composites are imported when they are asked for",
     "core/__init__.py": "the public names are imported when they are asked for",
     "onnx/__init__.py": "the public names are imported when they are asked for",
     "support/errors.py": "extras: packages of others",

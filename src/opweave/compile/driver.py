@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,8 +34,6 @@ from .legalise import cut_out, legalise
 from .loops import EXPRESSION, fits, work
 from .partition import LoopFusion, Segment, partition
 from .widen import may_widen
-
-log = logging.getLogger("opweave")
 
 FOLDED = "a constant, computed when the graph was built"
 ABSORBED = "narrow numbers, which the operations behind it read as they are"
@@ -96,6 +93,9 @@ def compile(
         own = backend.tunable(full)[backend.name]
         if choice.backend.name == own.name:
             raise
+        import logging  # most programs never need it
+
+        log = logging.getLogger("opweave")
         log.warning("%s runs a graph that %s refuses: %s", own.name, choice.backend.name, error)
         choice = EngineChoice(own, f"{own.name}, since {choice.backend.name} refuses it: {error}")
         program = _compile_for(graph, full, sources, choice, **options)
