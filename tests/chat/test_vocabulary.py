@@ -113,6 +113,18 @@ def test_pieces_are_merged_by_their_scores() -> None:
     assert [PIECES[k] for k in known.encode("hello")] == ["<s>", "h", "el", "l", "o"]
 
 
+def test_stream_of_bytes_that_are_no_characters() -> None:
+    """Bytes before and after them keep their text."""
+    known, random = pieces(), np.random.default_rng(0)
+    choices = [PIECES.index(piece) for piece in ("<0x0A>", "<0xC3>", "<0xA9>", "<0xF0>", "h", "▁he", "</s>", "<unk>")]
+    for count in range(60):
+        # The last one ends what was kept back.
+        tokens = [*map(int, random.choice(choices, count % 9)), PIECES.index("o")]
+        raw = b"".join(known.bytes_of(token) for token in tokens if not known.is_control(token))
+        text = raw.decode(errors="replace").removeprefix(" ")
+        assert "".join(map(known.stream(), tokens)) == known.decode(tokens) == text
+
+
 def test_all_tokens_that_end_a_message_end_replies() -> None:
     """Those of Llama 3: of a text, of a turn, and of a message that calls a tool; and whatever the file names."""
     names = ["<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<other>", "<call>"]

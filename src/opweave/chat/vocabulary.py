@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -105,6 +106,7 @@ class Vocabulary:
             about.refuse("tokens", "a list of at least one token")
         self._types = types = about.numbers("token_type", len(self._tokens), whole=True)
         self._is_of_bytes, self._guidance = kind == "gpt2", None
+        self._begins_with_space = False
         self._parts: Any = None
         suffix = "_token_id"
         ids = {
@@ -168,7 +170,6 @@ class Vocabulary:
         splits = [lib.pre_tokenizers.Split(lib.Regex(pattern), "isolated") for pattern in SPLITS[split]]
         in_bytes = lib.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.pre_tokenizer = lib.pre_tokenizers.Sequence([*splits, in_bytes])
-        tokenizer.decoder = lib.decoders.ByteLevel()
         return tokenizer
 
     def _piece_tokenizer(self) -> Any:
@@ -183,14 +184,10 @@ class Vocabulary:
         merges = [(self._tokens[first], self._tokens[second]) for _, first, second in sorted(ranked)]
         unknown = self._tokens[self._about.count("unknown_token_id", 0, least=0, most=len(self._tokens) - 1)]
         tokenizer = lib.Tokenizer(lib.models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
-        has_prefix = self._about.flag("add_space_prefix", True)
+        self._begins_with_space = has_prefix = self._about.flag("add_space_prefix", True)
         steps = [lib.normalizers.Replace(" ", SPACE)]
         tokenizer.normalizer = lib.normalizers.Sequence(
             [lib.normalizers.Prepend(SPACE), *steps] if has_prefix else steps
-        )
-        decoders = [lib.decoders.Replace(SPACE, " "), lib.decoders.ByteFallback(), lib.decoders.Fuse()]
-        tokenizer.decoder = lib.decoders.Sequence(
-            [*decoders, lib.decoders.Strip(" ", 1, 0)] if has_prefix else decoders
         )
         return tokenizer
 
@@ -239,23 +236,35 @@ class Vocabulary:
             tokens: the numbers of the tokens.
 
         Returns:
-            The text, without control tokens.
+            The text, without control tokens. Bytes that are no characters become U+FFFD.
         """
         for token in tokens:
             is_number = isinstance(token, (int, np.integer)) and not isinstance(token, bool)
             require(
                 is_number and 0 <= token < 2**32, f"tokens must be integers in [0, 4294967295], got {short_repr(token)}"
             )
-        text: str = self._tokenizer.decode([int(token) for token in tokens])
-        return text
+        text = b"".join(self._text_of(int(token)) for token in tokens).decode(errors="replace")
+        return text.removeprefix(" ") if self._begins_with_space else text
 
     def stream(self) -> Callable[[int], str]:
         """Return a function that takes the tokens of a text one at a time, and returns the text that each adds.
 
         The last token of a character adds it.
         """
-        decoder = self._library.decoders.DecodeStream(skip_special_tokens=True)
-        return lambda token: decoder.step(self._tokenizer, token) or ""
+        decoder, begins_with_space = getincrementaldecoder("utf-8")("replace"), self._begins_with_space
+
+        def add(token: int) -> str:
+            nonlocal begins_with_space
+            text = decoder.decode(self._text_of(token))
+            if text and begins_with_space:
+                begins_with_space, text = False, text.removeprefix(" ")
+            return text
+
+        return add
+
+    def _text_of(self, token: int) -> bytes:
+        """The bytes that a token adds to a text; none for control tokens, and for those that only the network has."""
+        return b"" if token >= len(self) or self.is_control(token) else self.bytes_of(token)
 
     def guidance(self) -> Any:
         """The tokens for llguidance, which computes masks of the tokens that a grammar allows."""
@@ -272,14 +281,14 @@ class Vocabulary:
         Args:
             token: the number of the token.
         """
-        text, is_normal = self._tokens[token], int(self._types[token]) in (NORMAL, BYTE)
-        if not is_normal:
+        text = self._tokens[token]
+        if self.is_control(token):
             return text.encode()
-        if self._is_of_bytes:
-            return bytes(_BYTES[character] for character in text if character in _BYTES)
-        if match := re.fullmatch(r"<0x([0-9A-F]{2})>", text):
-            return bytes([int(match[1], 16)])
-        return text.replace(SPACE, " ").encode()
+        if not self._is_of_bytes:
+            match = re.fullmatch(r"<0x([0-9A-F]{2})>", text)
+            return bytes([int(match[1], 16)]) if match else text.replace(SPACE, " ").encode()
+        is_text = int(self._types[token]) == USER_DEFINED or not _BYTES.keys() >= set(text)
+        return text.encode() if is_text else bytes(map(_BYTES.__getitem__, text))
 
     def is_control(self, token: int) -> bool:
         """Whether a token has no text."""
