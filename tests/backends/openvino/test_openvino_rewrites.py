@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -245,3 +246,49 @@ def test_where_keeps_all_bits_of_integers(condition: str, data_type: str) -> Non
 def test_leaky_relu_without_a_slope_keeps_nan() -> None:
     x = np.float32([np.nan, -np.inf, np.inf, -1, 2, -0.0])
     check_openvino(lambda b, x: b.leaky_relu(b.add(x, 0.0), alpha=0), x=x)
+
+
+def pixels(b: Any, x: Any, filter: Any, convolve: Any) -> Any:
+    y = convolve(b.reshape(x, [5, 4, 1, 1]), b.reshape(filter, [4, 4, 1, 1]))
+    return b.reshape(y, [5, 4])
+
+
+USES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "columns": lambda b, x, w: b.matmul(x, w),
+    "rows": lambda b, x, w: b.gemm(x, w, b_transpose=True),
+    "convolution": lambda b, x, w: pixels(b, x, w, b.conv2d),
+    "transposed convolution": lambda b, x, w: pixels(b, x, w, b.conv_transpose2d),
+}
+
+WEIGHTS: dict[str, Callable[[Any, np.ndarray], Any]] = {
+    "float32": lambda b, w: b.constant(w.astype(np.float32)),
+    "float16": lambda b, w: b.cast(b.constant(w.astype(np.float16)), "float32"),
+    "dequantised": lambda b, w: b.dequantize_linear(
+        *map(b.constant, (w.astype(np.int8), np.float32([[0.5]]), np.int8([[0]])))
+    ),
+}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize(("first", "second"), list(permutations(USES, 2)))
+def test_weights_have_several_uses(first: str, second: str, weights: str) -> None:
+    """The second one read weights that the engine had reordered for the first one."""
+    rng = np.random.default_rng(5)
+    x, w = rng.standard_normal((5, 4)).astype(np.float32), rng.integers(-9, 9, (4, 4))
+
+    def build(b: Any, x: Any) -> Any:
+        shared = WEIGHTS[weights](b, w)
+        return b.concat([USES[use](b, x, shared) for use in (first, second)], 1)
+
+    check_openvino(build, 1e-4, x=x)
+
+
+def test_filters_are_shared_with_transposed_convolutions() -> None:
+    x = np.random.default_rng(5).standard_normal((1, 4, 5, 6)).astype(np.float32)
+    filter = np.random.default_rng(6).standard_normal((4, 4, 3, 3)).astype(np.float32)
+
+    def build(b: Any, x: Any) -> Any:
+        shared = b.constant(filter)
+        return b.conv_transpose2d(b.conv2d(x, shared), shared)
+
+    check_openvino(build, 1e-4, x=x)

@@ -39,6 +39,9 @@ _TYPES = {"float32": "f32", "float16": "f16", "int32": "i32", "int8": "i8", "uin
 _SPLITS = frozenset({"Slice", "Split", "StridedSlice", "VariadicSplit"})
 """Operators of the engine that are splits, or become splits where slices cover an axis."""
 
+_VIEWS = frozenset({"Convert", "Multiply", "Reshape", "Squeeze", "Subtract", "Unsqueeze"})
+"""Operators of reshaped and dequantised weights; kernels read the memory of their constant."""
+
 _EXACT_QUOTIENT = "nonconvertable_divide_0"
 """The engine's runtime info for divisions that passes must not replace."""
 
@@ -129,6 +132,8 @@ class Emitter:
         """Values that products of 8 bits read in place of an operand's own value."""
         self.tables: dict[Node, list[Value]] = {}
         """Integers, scale and zero point of dequantisations that are moved behind a lookup."""
+        self._uses: dict[int, str] = {}
+        self._copies: dict[tuple[int, str], tuple[Value, Value]] = {}
 
     # For rules -------------------------------------------------------------------------------------------------------
 
@@ -297,6 +302,20 @@ class Emitter:
         result.output.get_node().get_rt_info()[_NOT_FOLDED] = True
         return result
 
+    def weights(self, value: Value, use: str) -> Value:
+        """Return weights for a use; constant ones that have another use, too, are copied.
+
+        The engine reorders weights once for each address and shape: a convolution would get those that were reordered for a
+        transposed convolution, and a product by a matrix those of its transpose.
+        """
+        if value.varies or (address := _address(value)) is None or self._uses.setdefault(address, use) == use:
+            return value
+        key = id(value), use
+        if key not in self._copies:
+            copy = self.hide(value) if value.array is None else self.add_constant(value.array.copy())
+            self._copies[key] = value, copy  # keeps the key's object alive, so that its id is not reused
+        return self._copies[key][1]
+
     def beside_constant(self, name: str, a: Value, b: Value, info: str = "") -> Value:
         """Emit a non-commutative operation whose left operand may be a constant, which is hidden; `info` marks its node.
 
@@ -400,6 +419,14 @@ class Emitter:
         self.arrays.append(contiguous)
         node = engine().op.Constant(tensor(contiguous, name_of(contiguous.dtype)), shared_memory=True)
         return Value(node.output(0), data_type, array, array.shape, varies=False)
+
+
+def _address(value: Value) -> int | None:
+    """The address of the constant whose elements, reshaped or dequantised, are the value."""
+    node = value.output.get_node()
+    while node.get_type_name() in _VIEWS:
+        node = node.input_value(0).get_node()
+    return int(node.data.ctypes.data) if node.get_type_name() == "Constant" else None
 
 
 def _is_subnormal(array: np.ndarray) -> np.ndarray:

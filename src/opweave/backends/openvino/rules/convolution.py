@@ -81,6 +81,7 @@ def _convolve(
         smallest = [conv_transpose_size(*axis) for axis in axes]
         added = [size - least for size, least in zip(attributes["output_sizes"], smallest, strict=True)]
         window |= {"output_padding": added}
+    w = ctx.weights(w, name)
     if is_grouped:
         name = f"group_{name}"
         w = ctx.reshape(w, [groups, w.shape[0] // groups, *w.shape[1:]])
