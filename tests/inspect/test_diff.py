@@ -356,7 +356,7 @@ def test_diff_names_missing_back_end(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"inputs": {}}, r"diff: inputs must hold \['x'\]; got none"),
         ({"inputs": {"x": np.zeros(3, "float32")}}, r"diff: input 'x' must have shape \[1, 3, 8, 8\]"),
         ({"inputs": [1]}, "inputs must map names to arrays"),
-        ({"tolerance": -1}, "tolerance must be a number from 0 on, got -1"),
+        ({"tolerance": -1}, "tolerance must be a finite number from 0 on, got -1"),
         ({"against": "cpu:nothing"}, "there is no device 'cpu:nothing'"),
         ({"against": "cpu@int8"}, "the precision of 'cpu@int8' must be one of float32, ieee"),
         ({"against": 3}, r"a place must be a context or DEVICE\[:BACKEND\]\[@PRECISION\], got 3"),
@@ -461,6 +461,26 @@ def test_large_integers_are_compared_exactly() -> None:
     a, e = np.int64([2**60 + 1]), np.int64([2**60])
     assert error(a, e, Values.of(e), tolerance=Tolerance(0)).beyond == 1
     assert error(e, e, Values.of(e), tolerance=Tolerance(0)).beyond == 0
+    assert error(a, e, Values.of(e)).texts == ("1152921504606846977", "1152921504606846976")
+
+
+@pytest.mark.parametrize("value", [np.float32(1.0000001), np.float64(1 + 2**-52), np.float16(1.001)])
+def test_texts_of_neighbours_differ(value: np.floating[Any]) -> None:
+    a, e = np.array([value]), np.ones(1, value.dtype)
+    got, expected = error(a, e, Values.of(e)).texts
+    assert (value.dtype.type(got), expected) == (value, "1")
+
+
+def test_tolerance_factor_multiplies_limits_of_sums() -> None:
+    graph = network(CPU)
+    ratios = [max(row.own.ratio for row in ow.diff(graph, tolerance=factor).rows) for factor in (1, 0.1)]
+    np.testing.assert_allclose(ratios[1], 10 * ratios[0])
+    exact = ow.diff(graph, tolerance=0).first
+    assert exact is not None
+    assert exact.own.ratio == np.inf
+    for factor in (np.inf, np.nan, -1):
+        with pytest.raises(ow.ValidationError, match=f"tolerance must be a finite number from 0 on, got {factor}"):
+            ow.diff(graph, tolerance=factor)
 
 
 def test_histograms_have_a_bin_for_each_power_of_ten() -> None:
@@ -632,5 +652,8 @@ def test_reports_have_names_of_pages(tmp_path: Path) -> None:
     a, b = onnx_model(tmp_path / "a.onnx"), onnx_model(tmp_path / "b.onnx", 1.5)
     result = CliRunner().invoke(app, ["diff", str(tmp_path / "missing.onnx"), "--report", "r.png"])
     assert "must end with .html" in str(result.exception)  # before anything is read
+    for option, name in (("--report", "none/r.html"), ("--json", "none/r.json")):
+        result = CliRunner().invoke(app, ["diff", str(tmp_path / "missing.onnx"), option, name])
+        assert str(result.exception) == f"{name}: there is no folder none"
     assert "wrote" in run(a, b, "--report", tmp_path / "r.html", code=1)
     assert (tmp_path / "r.html").stat().st_size > 10_000

@@ -224,7 +224,7 @@ def test_draw_writes_atomically(tmp_path: Path) -> None:
     graph, path = mixed(), tmp_path / "graph.svg"
     assert graph.draw(path) == path.read_text(encoding="utf-8")
     assert graph.draw(str(path)) == graph.draw()
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="there is no folder"):
         graph.draw(tmp_path / "nowhere" / "graph.svg")
 
 

@@ -284,6 +284,7 @@ class ProgramComparison:
             sum(part.near_zero for part in parts),
             max(part.rounding for part in parts),
             max(part.terms for part in parts),
+            self.factor,
         )
 
     def _scale(self, node: Node, sizes: Mapping[Operand, float]) -> float:

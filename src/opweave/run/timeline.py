@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..support.errors import DataError, require
+from ..support.errors import require
+from ..support.files import check_writable
 from ..support.formatting import shorten
 
 if TYPE_CHECKING:
@@ -28,10 +29,9 @@ Span = tuple[str, float, int, dict[str, Any]]
 
 
 def check_trace(path: str | Path) -> None:
-    """Require that the name of a file ends like a trace's, and that its folder exists."""
+    """Require that the name of a file ends like a trace's, and that it can be written."""
     require(Path(path).suffix.lower() == ".json", f"the name of the trace must end with .json, got {str(path)!r}")
-    if not Path(path).parent.is_dir():
-        raise DataError(f"{path}: there is no folder {Path(path).parent}")
+    check_writable(path)
 
 
 def timeline(profile: Profile) -> dict[str, Any]:

@@ -42,6 +42,19 @@ def atomic_writer(path: str | Path) -> Iterator[BinaryIO]:
         raise DataError(f"{path}: {error.strerror or error}") from None
 
 
+def check_writable(path: str | Path) -> None:
+    """Require that a file can be written: its folder exists and is writable. Call this before work that may take minutes."""
+    target, mode = resolve_links(path)
+    if mode is not None and stat.S_ISDIR(mode):
+        raise DataError(f"{path}: {os.strerror(errno.EISDIR)}")
+    if not target.parent.is_dir():
+        raise DataError(f"{path}: there is no folder {Path(path).parent}")
+    # A regular file is replaced by a new one of the same folder; a pipe or a device is written itself.
+    is_replaced = mode is None or stat.S_ISREG(mode)
+    if not os.access(target.parent if is_replaced else target, os.W_OK):
+        raise DataError(f"{path}: {os.strerror(errno.EACCES)}")
+
+
 def make_folder(path: str | Path, subject: str) -> Path:
     """Make a folder and those above it, if they do not exist; `subject` is its name in errors."""
     folder = Path(path)

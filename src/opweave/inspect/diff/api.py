@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -126,7 +127,8 @@ def comparison(
 ) -> Comparison:
     """Prepare the comparison that `diff` runs; takes the same arguments."""
     is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
-    require(is_number and tolerance >= 0, f"diff: tolerance must be a number from 0 on, got {short_repr(tolerance)}")
+    is_factor = is_number and 0 <= tolerance < math.inf
+    require(is_factor, f"diff: tolerance must be a finite number from 0 on, got {short_repr(tolerance)}")
     is_mapping = inputs is None or isinstance(inputs, Mapping)
     require(is_mapping, f"diff: inputs must map names to arrays, got {short_repr(inputs)}")
     default = other if against is None and other is not None else None

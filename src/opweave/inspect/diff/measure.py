@@ -87,6 +87,17 @@ class Error:
     equal: int
     histogram: tuple[int, ...]
 
+    @property
+    def texts(self) -> tuple[str, str]:
+        """`got` and `expected` as texts, with as many digits as tell them apart; integers are written in full."""
+        for digits in (7, 9, 17):  # briefly, float32, float64
+            got, expected = (
+                str(value) if isinstance(value, int) else f"{value:.{digits}g}" for value in (self.got, self.expected)
+            )
+            if got != expected:
+                break
+        return got, expected
+
 
 def error(
     got: np.ndarray,
@@ -149,7 +160,7 @@ def error(
     if not got.size:
         return Error(0.0, 0.0, 0.0, 0.0, 0, (), 0.0, 0.0, 0, (0,) * len(histogram))
     shown = max(worst, 0)
-    first, second = (float(array.reshape(-1)[shown]) for array in (got, expected))
+    first, second = (array.reshape(-1)[shown].item() for array in (got, expected))
     where = tuple(int(k) for k in np.unravel_index(shown, got.shape)) if got.ndim else ()
     relative = 0.0 if not squares else float(np.sqrt(squares / got.size)) / (values.size or np.inf)
     relative = np.inf if np.isinf(largest) else relative

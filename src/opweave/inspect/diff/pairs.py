@@ -139,4 +139,5 @@ def _describe_change(a: np.ndarray, b: np.ndarray) -> str:
     if not different or (a.dtype != b.dtype and change.ulp <= 1):
         return ""
     where = f" at {list(change.where)}" if change.where else ""
-    return f"differs in {different:,} of {a.size:,} elements, most{where}: {change.got:.6g}, expected {change.expected:.6g}"
+    got, expected = change.texts
+    return f"differs in {different:,} of {a.size:,} elements, most{where}: {got}, expected {expected}"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ...core.graph import Graph
 from ...support.errors import require
-from ...support.files import atomic_writer
+from ...support.files import atomic_writer, check_writable
 from ...support.formatting import json_value, shorten, table
 from ...support.names import count_of, printable, visible
 from .measure import Error, Values
@@ -83,8 +83,9 @@ class OperationDifference:
         own, lines = self.own, [f"operation {self.number}, {self.title}: {_MEANING[self.verdict]}"]
         if own.beyond or own.equal * 2 < own.equal + own.beyond or own.largest:
             where = f" at {list(own.where)}" if own.where else ""
+            got, expected = own.texts
             lines.append(
-                f"  result     {self.result}: {own.got:.7g}{where}, expected {own.expected:.7g}"
+                f"  result     {self.result}: {got}{where}, expected {expected}"
                 + (f"; {own.beyond:,} elements beyond the tolerance" if own.beyond else "")
             )
         else:
@@ -238,9 +239,10 @@ class Difference:
 
 
 def check_report(path: str | Path) -> None:
-    """Require that the name of a file ends like a report's."""
+    """Require that the name of a file ends like a report's, and that it can be written."""
     is_html = Path(path).suffix.lower() in (".html", ".htm")
     require(is_html, f"diff: the name of the report must end with .html, got {str(path)!r}")
+    check_writable(path)
 
 
 OPTIMISED = 1e-3

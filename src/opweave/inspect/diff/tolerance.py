@@ -50,6 +50,7 @@ class Tolerance:
         near_zero: units in the last place of the typical element; 0 for operations that round once.
         rounding: relative to the typical element, for engines that round float32 to a smaller type.
         terms: the number of terms of the sum behind an element; 0 if there is no sum.
+        factor: of the rounding errors of this sum.
     """
 
     ulp: float
@@ -57,6 +58,7 @@ class Tolerance:
     near_zero: float = 0.0
     rounding: float = 0.0
     terms: int = 0
+    factor: float = 1.0
 
     def __str__(self) -> str:
         parts = [f"{self.ulp:.4g} ULP"] if self.ulp else []
@@ -95,7 +97,7 @@ class Tolerance:
         if magnitudes is not None:
             # Rounding errors of a sum in any order: (8 + sqrt(n)) u sum(|terms|) with u = eps / 2. With random signs they are
             # below lambda sqrt(n) u sum(|terms|), and lambda = 1 is rarely reached; 8 leaves room for short sums.
-            limit = np.maximum(limit, (4 + sqrt(self.terms) / 2) * float(info.eps) * magnitudes)
+            limit = np.maximum(limit, self.factor * (4 + sqrt(self.terms) / 2) * float(info.eps) * magnitudes)
         return np.asarray(np.maximum(limit, floor))
 
 
@@ -126,7 +128,7 @@ def tolerance_of(node: Node, precision: Precision = "float32", factor: float = 1
         near_zero = 0 if node.op.name in _ROUND_ONCE else min(ulp, MAX_NEAR_ZERO)
     if is_float:
         rounding = UNIT[precision] * (8 + sqrt(terms)) * factor
-    return Tolerance(ulp * factor, absolute * factor, near_zero * factor, rounding, terms)
+    return Tolerance(ulp * factor, absolute * factor, near_zero * factor, rounding, terms, factor)
 
 
 # ULP for float32 and for float16; operations that are in no table copy elements or compare them, and are exact.

@@ -12,7 +12,7 @@ from ...run.drawing import Drawing
 from ...run.profile import Profile
 from ...support import lazy_imports
 from ...support.errors import require
-from ...support.files import atomic_writer
+from ...support.files import atomic_writer, check_writable
 from ...support.formatting import sizes_text
 from .condense import LARGE, condense
 from .picture import Picture, picture
@@ -58,12 +58,7 @@ def _draw(
     picture: Picture, title: str, path: str | Path | None, profile: Profile | Mapping[str, float] | None
 ) -> Drawing:
     """Draw a picture as its file's name says: without a file, as a page if it is large or has times."""
-    suffix = "" if path is None else Path(path).suffix.lower()
-    kinds = ("", ".svg", ".html", ".htm")
-    require(
-        path is None or suffix in kinds[1:],
-        f"draw: the name of the file must end with .svg or .html, got {str(path)!r}",
-    )
+    suffix = "" if path is None else check_drawing(path)
     require(
         profile is None or suffix != ".svg",
         f"draw: only pages show a profile; the name of the file must end with .html, got {str(path)!r}",
@@ -79,6 +74,15 @@ def _draw(
         with atomic_writer(path) as file:
             file.write(drawing.encode())
     return drawing
+
+
+def check_drawing(path: str | Path) -> str:
+    """Require that the name of a file ends like a drawing's, and that it can be written; return the suffix."""
+    suffix = Path(path).suffix.lower()
+    is_drawing = suffix in (".svg", ".html", ".htm")
+    require(is_drawing, f"draw: the name of the file must end with .svg or .html, got {str(path)!r}")
+    check_writable(path)
+    return suffix
 
 
 def render(picture: Picture, title: str) -> Drawing:
