@@ -68,7 +68,8 @@ def test_line_on_cpus_counts_nodes_that_fall_back(name: str) -> None:
     assert line in explained
     fallbacks = sum(len(section.nodes) for section in program.sections if section.kind == "fallback")
     nodes = sum(len(section.nodes) for section in program.sections)
-    expected = f"{fallbacks} of {nodes} nodes fall back to ONNX Runtime: " if fallbacks else "runs whole on cpu"
+    verb = "falls" if fallbacks == 1 else "fall"
+    expected = f"{fallbacks} of {nodes} nodes {verb} back to ONNX Runtime: " if fallbacks else "runs whole on cpu"
     assert line.startswith(expected)
 
 

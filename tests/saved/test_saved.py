@@ -262,7 +262,7 @@ def test_load_imports_modules_of_users_for_trusted_files_alone(tmp_path: Path) -
     assert "needs the operation 'scaled_square' of the module saved_operations; import this module before" in refused
     assert is_there == "False"
     graph, is_there = run_python(LOAD, str(path), "True", folder).splitlines()
-    assert (graph, is_there) == ("<MLGraph (x: float32[2]) -> (y: float32[2]), 1 operations on reference>", "True")
+    assert (graph, is_there) == ("<MLGraph (x: float32[2]) -> (y: float32[2]), 1 operation on reference>", "True")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -208,7 +208,7 @@ def test_wrong_models_names_and_devices(layer: Path, tmp_path: Path) -> None:
 def test_deploy_reports_port_in_use(layer: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        text = f"cannot listen on 127.0.0.1:{port}: Address already in use; --port takes another"
+        text = f"cannot listen on 127.0.0.1:{port}: Address already in use; --host and --port take others"
         assert error(layer, "--port", port) == text
 
 

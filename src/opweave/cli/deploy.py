@@ -267,7 +267,7 @@ def _check_port(host: str, port: int) -> None:
             pass
     except OSError as error:
         raise OperationError(
-            f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; --port takes another"
+            f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; --host and --port take others"
         ) from None
 
 

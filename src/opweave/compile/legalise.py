@@ -38,7 +38,7 @@ class _Rewriter(Recorder):
         self._exceptions = exceptions
         self.origin: dict[Node, Node] = {}
         self._originals: dict[Operand, Operand] = {}
-        self._source: Node
+        self._source: Node | None = None
         self._prefix = ""
 
     def original_of(self, operand: Operand) -> Operand:
@@ -52,17 +52,21 @@ class _Rewriter(Recorder):
         op = node.op
         if self._prefix:
             node.label = f"{self._prefix}/{node.label or op.name}"
-        if self._exceptions.get(self._source, self._supports)(node):
-            self.origin[node] = self._source
+        is_supported = self._supports if self._source is None else self._exceptions.get(self._source, self._supports)
+        if is_supported(node):
+            if self._source is not None:
+                self.origin[node] = self._source
             return super()._place(node)
         decomposition = self.decomposition_of(node)
         if decomposition is None:
             # An operation with kernels or a formula is here only if these do not serve this node.
             forms = "decomposition" if op.kernels or op.formula else "kernel, expression or decomposition"
             kernels = f"; its kernels are for {', '.join(map(repr, op.kernels))}" if op.kernels else ""
+            types = (
+                ", ".join(str(operand.desc) for operand in node.operands) or "it"
+            )  # some operations take no operands
             raise NotSupportedError(
-                f"{node.title}: the back end {self.backend} has no rule for "
-                f"{', '.join(str(o.desc) for o in node.operands)}, and the operation has no {forms}{kernels}"
+                f"{node.title}: the back end {self.backend} has no rule for {types}, and the operation has no {forms}{kernels}"
             )
         outer, self._prefix = self._prefix, node.label or op.name
         try:
@@ -112,6 +116,7 @@ class _Rewriter(Recorder):
             except ValidationError as error:
                 raise type(error)(f"{node.title}: {error}") from None
             replaced.update(zip(node.outputs, copies, strict=True))
+        self._source = None
 
 
 def _may_be(desc: Desc, declared: Desc) -> bool:

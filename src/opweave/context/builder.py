@@ -52,7 +52,7 @@ class MLGraphBuilder(Operations):
     >>> import asyncio
     >>> builder = ow.MLGraphBuilder(context)
     >>> asyncio.run(builder.build_async({"y": builder.input("x", "float32", [2]).relu()}))
-    <MLGraph (x: float32[2]) -> (y: float32[2]), 1 operations on reference>
+    <MLGraph (x: float32[2]) -> (y: float32[2]), 1 operation on reference>
 
     Args:
         context: the context that will run the graph.

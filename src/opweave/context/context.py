@@ -450,7 +450,7 @@ class MLContext(ContextTensors):
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     graph.save(f"{folder}/graph.opweave")
         ...     print(context.load(f"{folder}/graph.opweave"))
-        <MLGraph (x: float32[2]) -> (y: float32[2]), 1 operations on reference>
+        <MLGraph (x: float32[2]) -> (y: float32[2]), 1 operation on reference>
         """
         graph: MLGraph = lazy_imports.load_graph(self, path, trusted)
         return graph

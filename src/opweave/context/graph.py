@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from ..core.graph import Desc, Graph
 from ..support import hints, lazy_imports
 from ..support.errors import NotSupportedError
-from ..support.names import printable
+from ..support.names import count_of, printable
 from .graph_state import GraphState
 from .open_programs import GraphVariant
 from .tensors import state_of as context_state
@@ -277,7 +277,7 @@ class MLGraph:
         def list_descs(descs: Mapping[str, Desc]) -> str:
             return ", ".join(f"{printable(name)}: {desc}" for name, desc in descs.items())
 
-        state = "destroyed" if self.destroyed else f"{self._size} operations on {self.context.device.name}"
+        state = "destroyed" if self.destroyed else f"{count_of(self._size, 'operation')} on {self.context.device.name}"
         return f"<MLGraph ({list_descs(self._state.inputs)}) -> ({list_descs(self._state.outputs)}), {state}>"
 
 

@@ -297,7 +297,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        raise OperationError(f"cannot listen on {host}:{port}: {reason}; --port takes another") from None
+        raise OperationError(f"cannot listen on {host}:{port}: {reason}; --host and --port take others") from None
     with suppress(OSError):
         listener.setblocking(False)
     return listener

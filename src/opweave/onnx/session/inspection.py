@@ -118,11 +118,12 @@ class InspectionMethods:
                 key, model = cache.program_for(shapes, feed)
             sources, targets = model.memory(feed)
             measured_for, ways = text_of(key, [*parts.inputs, *parts.overridable()]), cache.describe()
+            program = f"program: {measured_for}: " if measured_for else "program: "
             if isinstance(model, CompiledModel):
-                remarks = [f"program: {measured_for}: compiled"]
+                remarks = [f"{program}compiled"]
             else:
                 remarks = [
-                    f"program: {measured_for}: {UNCOMPILED}",
+                    f"{program}{UNCOMPILED}",
                     PENDING if ways.get(measured_for) == COMPILING else ALIKE,
                 ]
             remarks += [f"other calls: {text}: {way}" for text, way in ways.items() if text != measured_for]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -144,11 +145,11 @@ def _advice(argument: Argument) -> str:
     """Say how to fix the dynamic dimensions of an input: by name if all have one, else by the input's shape."""
     named = [size for size in argument.dims or () if not isinstance(size, int)]
     sizes: dict[str, int | list[int]] = {name: 1 for name in named if name}
-    options = [f"--fix-shapes {name}=1" for name in sizes]
+    options = [f"--fix-shapes {quote(f'{name}=1')}" for name in sizes]
     if None in named:
         shape = argument.assumed_shape()
         sizes = {argument.name: [*shape]}
-        options = [f"--fix-shapes {argument.name}={'x'.join(map(str, shape))}"]
+        options = [f"--fix-shapes {quote(f'{argument.name}=' + 'x'.join(map(str, shape)))}"]
     return f"fix them, as in fix_shapes={sizes!r}, or on the command line {' '.join(options)}"
 
 

@@ -47,7 +47,8 @@ def line_of(trace: Trace, outputs: Sequence[str], context: MLContext) -> str:
             reasons.setdefault(id(step), (step.node.op_type, reason))
     if not reasons:
         return f"runs whole on {context.device.name}"
-    where = "fall back to ONNX Runtime" if context.backend.space.is_host else "on the processor"
+    verb = "falls" if len(reasons) == 1 else "fall"
+    where = f"{verb} back to ONNX Runtime" if context.backend.space.is_host else "on the processor"
     counts = Counter(reasons[id(step)] for step in steps if id(step) in reasons)
     groups = list(counts.items())
     listed = [
