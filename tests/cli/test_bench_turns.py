@@ -285,11 +285,11 @@ def test_bench_verdict_of_equal_engines(noise: float) -> None:
 def test_bench_verdict_compares_auto() -> None:
     itself, other = turns(BASE_LINE, 1, 0.01, 1), turns("openvino", 0.7, 0.01, 2)
     uncompiled = turns(AUTO, 1, 0.01, 3, "onnxruntime, uncompiled")
-    assert verdict([itself, uncompiled, other]) == "openvino is 1.4x faster than auto (onnxruntime, uncompiled)"
+    assert verdict([itself, uncompiled, other]) == "openvino is 1.41x faster than auto (onnxruntime, uncompiled)"
     chosen = turns(AUTO, 0.9, 0.01, 4, "openvino")
-    equal = "no difference beyond noise between auto (openvino) and openvino; ONNX Runtime itself is 1.1x slower"
+    equal = "no difference beyond noise between auto (openvino) and openvino; ONNX Runtime itself is 1.12x slower"
     assert verdict([itself, chosen, other]) == equal, "the same engine, whatever was measured"
-    assert verdict([itself, chosen]) == "auto (openvino) is 1.1x faster than ONNX Runtime itself"
+    assert verdict([itself, chosen]) == "auto (openvino) is 1.12x faster than ONNX Runtime itself"
     assert verdict([itself]) == ""
 
 

@@ -93,6 +93,41 @@ def test_run_takes_arrays_and_writes_outputs(run, pair: Path, tmp_path: Path) ->
     np.testing.assert_array_equal(np.load(out)["y"], [[10, 20, 32]])
 
 
+def test_run_writes_strings_and_any_name(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    values = {name: (TensorProto.STRING, [2]) for name in ("a", "b")}
+    nodes = [helper.make_node("Identity", [a], [b]) for a, b in (("a", "file"), ("b", "allow_pickle"))]
+    path = write(tmp_path / "s.onnx", nodes, values, ["file", "allow_pickle"])
+    np.savez(tmp_path / "in.npz", a=np.array(["x", "yy"]), b=np.array(["", "ü"]))
+    text = run("run", path, "-i", tmp_path / "in.npz", "-o", tmp_path / "OUT.NPZ")
+    assert re.search(r"file +string +\[2\]", text)
+    written = np.load(tmp_path / "OUT.NPZ")
+    assert {name: written[name].tolist() for name in written.files} == {
+        "file": ["x", "yy"],
+        "allow_pickle": ["", "ü"],
+    }
+    for option in (["run", path, "-o"], ["info", path, "--draw"], ["convert", path], ["compile", path, "-o"]):
+        suffix = {"run": "npz", "info": "svg", "convert": "js", "compile": "opweave"}[option[0]]
+        assert "there is no folder none" in run(*option, f"none/x.{suffix}", code=1)
+
+
+def test_info_of_models_without_operations_or_ranks(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    inputs = {"x": (TensorProto.FLOAT, [0, "a b"])}
+    empty = write(tmp_path / "empty.onnx", [helper.make_node("Relu", ["x"], ["y"])], inputs, ["y"])
+    proto = onnx.load(empty)
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    onnx.save(proto, empty)
+    text = run("info", empty)
+    assert re.search(r"output +y +tensor\(float\) +not declared\n", text)
+    assert "--fix-shapes x=0xSIZE" in text
+    constant = write(tmp_path / "constant.onnx", [helper.make_node("Identity", ["c"], ["y"])], {}, ["y"], c=np.zeros(1))
+    text = run("info", constant)
+    assert "operators\n  none\n" in text
+    assert "what runs where, compiled\n" in text
+    run("convert", tmp_path / "empty.onnx", tmp_path / "out.onnx", "--fix-shapes", "a b=3")
+    session = onnxruntime.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
+    assert session.run(None, {})[0].shape == (0, 3)
+
+
 def test_random_inputs_depend_on_the_seed(run, pair: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     results = []
     for seed in (1, 1, 2):
@@ -144,7 +179,7 @@ def test_info_lists_fallback_with_reasons(run, pair: Path, tmp_path: Path) -> No
     weights = np.ones((5, 7), np.float32)
     path = write(tmp_path / "d.onnx", nodes, {"x": (TensorProto.FLOAT, [3, 3])}, ["y"], weights=weights)
     text = run("info", path)
-    whole = "1 of 2 nodes fall back to ONNX Runtime: Unique (the size of its result depends on data)"
+    whole = "1 of 2 nodes falls back to ONNX Runtime: Unique (the size of its result depends on data)"
     for words in ("35 in 1 tensor", "1 node, ONNX Runtime (fallback)", "1 x Unique: ", whole):
         assert words in text
     assert "runs whole" not in text
@@ -385,6 +420,7 @@ def test_errors_are_one_line_and_verbose_shows_more(run, pair: Path, tmp_path: P
     (tmp_path / "bad.onnx").write_bytes(b"\xff\xff")
     (tmp_path / "bad.npy").write_bytes(b"\x93NUMPY")
     (tmp_path / "bad.png").write_bytes(b"")
+    np.savez("all.npz", x=np.float32([[0, 0, 0]]), n=np.array([1, 2, 3]))
     for args, words in [
         (["run", tmp_path / "no.onnx"], "no.onnx: No such file"),
         (["info", tmp_path / "bad.onnx"], "bad.onnx: not an ONNX model"),
@@ -397,12 +433,17 @@ def test_errors_are_one_line_and_verbose_shows_more(run, pair: Path, tmp_path: P
         (["run", pair, "-i", "random", "-o", tmp_path / "y.txt"], "outputs are written as .npz"),
         (["run", pair, "-i", "random", "--fix-shapes", "batch"], "'batch' must be NAME=SIZE"),
         (["run", pair, "-i", "random", "--mean", "x"], "--mean must be numbers"),
-        (["run", pair, "-i", "random", "-o", tmp_path / "no" / "y.npz"], "y.npz: No such file or directory"),
+        (["run", pair, "-i", "random", "--std", "1,0,1"], "--std divides, so it must not be 0, got '1,0,1'"),
+        (["run", pair, "-i", "random", "--mean", "nan"], "--mean must be finite numbers, got 'nan'"),
+        (["run", pair, "-i", "all.npz", "-i", "all.npz"], "all.npz: the input 'x' is given twice"),
+        (["run", pair, "-i", "all.npz", "-i", "x.npy"], "x.npy: each input has a value already"),
+        (["run", pair, "-i", "x="], "input 'x' must be a .npy or .npz file, an image, or 'random', got ''"),
     ]:
         text = run(*args, code=1)
         assert text.startswith("error: ")
         assert words in text
         assert len(text.strip().splitlines()) == 1
+    assert "'--seed'" in run("run", pair, "--seed", "-1", code=2)
     text = run("run", tmp_path / "no.onnx", "--verbose", code=1)
     assert "Traceback" in text
     assert "no.onnx: No such file" in text
@@ -605,7 +646,11 @@ def test_operations_option_rejects_missing_module(run, tripled: Path) -> None:  
     error = run("info", tripled, "--operations", "operations_of_cli.py", code=2)
     assert "there is no module 'operations_of_cli.py'; did you mean 'operations_of_cli'?" in error
     (tripled.parent / "broken_of_cli.py").write_text("import a_module_that_is_missing")
-    arguments = ["info", str(tripled), "--operations", "broken_of_cli"]
-    error = CliRunner().invoke(cli.app, arguments).exception
-    assert isinstance(error, ModuleNotFoundError)
-    assert error.name == "a_module_that_is_missing"
+    error = run("info", tripled, "--operations", "broken_of_cli", code=1)
+    missing = "ModuleNotFoundError: No module named 'a_module_that_is_missing'"
+    assert error.startswith(f"error: the module 'broken_of_cli' cannot be imported: {missing} (")
+    assert error.endswith("broken_of_cli.py:1)\n")
+    (tripled.parent / "syntax_of_cli.py").write_text("\n(")
+    error = run("info", tripled, "--operations", "syntax_of_cli", "--verbose", code=1)
+    assert "Traceback" in error
+    assert "syntax_of_cli.py:2)" in error

@@ -92,6 +92,14 @@ def test_run_and_info_take_saved_graphs(run: Callable[..., str], dynamic: Path, 
         assert text in info
 
 
+def test_names_of_dimensions_of_saved_graphs_are_quoted_once(run: Callable[..., str], tmp_path: Path) -> None:
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", drafts=True))
+    builder.build({"y": builder.relu(builder.input("x", "float32", ["a b"]))}).save(tmp_path / "g.opweave")
+    text = run("info", tmp_path / "g.opweave", "--fix-shapes", "a b=3")
+    assert "compiled for x [3]" in text
+    assert "['a b']" in run("info", tmp_path / "g.opweave")
+
+
 def test_sizes_of_random_inputs_of_saved_graphs(run: Callable[..., str], dynamic: Path, tmp_path: Path) -> None:
     target = tmp_path / "model.opweave"
     run("compile", dynamic, "-o", target, "--device", "cpu")

@@ -85,11 +85,14 @@ def bench(
     from rich.progress import Progress
 
     from ..onnx.session.parts import parts_of
+    from ..support.files import atomic_writer, check_writable
     from .engines import BASE_LINE, PROGRAM_BASE_LINE, Job, Result, engines as find_engines, measure, verdict
     from .graphs import is_saved_graph
     from .inputs import assumption, limits, numbers, shapes_in_turn, sizes
     from .programs import is_program
 
+    if chart is not None:
+        check_writable(chart)
     engine_names = engines.split(",") if engines else None
     options = {"fix_shapes": sizes(fix_shapes or []), "limits": limits(limit or [])}
     if is_program(model):
@@ -104,7 +107,8 @@ def bench(
     advice = assumption(assumed, "--dynamic")
     candidates, results, is_interrupted = find_engines(engine_names, device, base_line), list[Result](), False
     job = Job(str(model), feeds, options, precision, operations, threads, fixed)
-    with Progress(console=errors, transient=True) as progress:
+    # Without a terminal, a transient bar still writes an empty line.
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         task = progress.add_task("measuring", total=1.0)
         try:
             measure(candidates, job, seconds, lambda share: progress.update(task, completed=share), results)
@@ -134,7 +138,8 @@ def bench(
     if chart is not None:
         from .chart import chart as chart_of
 
-        chart.write_text(chart_of(results, f"{model.name}: milliseconds a run"), encoding="utf-8")
+        with atomic_writer(chart) as file:
+            file.write(chart_of(results, f"{model.name}: milliseconds a run").encode())
         errors.print(f"wrote {chart}", soft_wrap=True)
     if is_interrupted:
         errors.print("interrupted; these are the results until then")

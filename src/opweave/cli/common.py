@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from traceback import extract_tb, format_exception_only
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from ..support.errors import ValidationError
+from ..support.errors import OperationError, ValidationError
 from ..support.names import visible
 
 app = typer.Typer(
@@ -66,7 +67,9 @@ def _set_verbose(value: bool) -> None:
     CliSettings.verbose = CliSettings.verbose or value
 
 
-Verbose = Annotated[bool, typer.Option("--verbose", callback=_set_verbose, help="Show the traceback of an error.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", callback=_set_verbose, is_eager=True, help="Show the traceback of an error.")
+]
 
 
 def bytes_of(text: str) -> int:
@@ -88,12 +91,22 @@ def declare(module: str | None) -> str | None:
     sys.path.insert(0, str(Path.cwd()))
     try:
         import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module exists, and imports another one that does not
-        hint = f"; did you mean {module[:-3]!r}?" if module.endswith(".py") else ""
-        raise BadParameter(f"there is no module {module!r}{hint}") from None
+    except Exception as error:  # a module may raise any type
+        is_missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        if is_missing:  # else the module exists, and imports another one that does not
+            hint = f"; did you mean {module[:-3]!r}?" if module.endswith(".py") else ""
+            raise BadParameter(f"there is no module {module!r}{hint}") from None
+        text = "".join(format_exception_only(error)[-1:]).strip()
+        raise OperationError(f"the module {module!r} cannot be imported: {text} ({_place_of(error)})") from error
     return module
+
+
+def _place_of(error: BaseException) -> str:
+    """The file and line that raised an error, or that Python cannot read."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
+    last = extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}:{last.lineno}"
 
 
 Operations = Annotated[

@@ -71,11 +71,14 @@ def diff(
     from ..inspect.diff.result import check_report
     from ..onnx.model.model import Model
     from ..onnx.session.load import arguments_of
+    from ..support.files import atomic_writer, check_writable
     from .inputs import explain_assumption, gather, limits, numbers, sizes
     from .programs import is_program, refuse_options
 
     if report is not None:
-        check_report(report)  # before the comparison, which may take minutes
+        check_report(report)
+    if json_file is not None:
+        check_writable(json_file)
     bounds, fixed = limits(limit or []), sizes(fix_shapes or [])
     program = None
     if is_program(model):
@@ -103,7 +106,8 @@ def diff(
             count = len(compared.a.nodes)
     columns = TextColumn("{task.description}", markup=False), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn()
     is_interrupted = False
-    with Progress(*columns, console=errors, transient=True) as bar:
+    # Without a terminal, a transient bar still writes an empty line.
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("comparing", total=count)
 
         def show(done: int, count: int, title: str) -> None:
@@ -119,8 +123,6 @@ def diff(
         result.save(report)
         console.print(f"wrote {report}", soft_wrap=True)
     if json_file is not None:
-        from ..support.files import atomic_writer
-
         with atomic_writer(json_file) as file:
             file.write(json.dumps(result.to_dict(), indent=1).encode())
         console.print(f"wrote {json_file}", soft_wrap=True)

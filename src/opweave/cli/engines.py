@@ -155,7 +155,7 @@ def verdict(results: Sequence[Result]) -> str:
 
     >>> results = [Result(EngineRow(name), turns=[[seconds]] * 3) for name, seconds in [("a", 2.0), ("b", 1.0), ("c", 1.02)]]
     >>> verdict(results)
-    'b is 2.0x faster than a'
+    'b is 2.00x faster than a'
     >>> verdict(results[1:])
     'no difference beyond noise between b and c'
     """
@@ -167,11 +167,11 @@ def verdict(results: Sequence[Result]) -> str:
     best = min(factors, key=factors.__getitem__)
     equal = [label for label, factor in factors.items() if factor == 1]
     if factors[best] < 1:
-        return f"{best} is {1 / factors[best]:.1f}x faster than {own.title}"
+        return f"{best} is {1 / factors[best]:.2f}x faster than {own.title}"
     if not equal:
-        return f"{own.title} is {factors[best]:.1f}x faster than {best}"
+        return f"{own.title} is {factors[best]:.2f}x faster than {best}"
     slower = {label: factor for label, factor in factors.items() if factor > 1}
-    rest = "".join(f"; {label} is {factor:.1f}x slower" for label, factor in slower.items())
+    rest = "".join(f"; {label} is {factor:.2f}x slower" for label, factor in slower.items())
     return f"no difference beyond noise between {', '.join([own.title, *equal[:-1]])} and {equal[-1]}{rest}"
 
 

@@ -66,13 +66,14 @@ class GraphSession:
         arguments = [_argument(name, desc, sizes) for name, desc in self.graph.inputs.items()]
         return with_sizes(arguments, self._fixed, "--fix-shapes") if self._fixed else arguments
 
-    def get_inputs(self) -> list[NodeArg]:
-        """The inputs of the graph."""
-        return [argument.public() for argument in self.inputs]
+    @cached_property
+    def outputs(self) -> list[Argument]:
+        """The outputs of the graph."""
+        return [_argument(name, desc) for name, desc in self.graph.outputs.items()]
 
     def get_outputs(self) -> list[NodeArg]:
-        """The outputs of the graph."""
-        return [_argument(name, desc).public() for name, desc in self.graph.outputs.items()]
+        """The outputs of the graph, as those of a session of ONNX Runtime."""
+        return [argument.public() for argument in self.outputs]
 
     def run(self, output_names: None, feed: Mapping[str, Any]) -> list[Any]:
         """Run the graph; the results in order."""
@@ -111,7 +112,7 @@ class GraphSession:
 
 def _argument(name: str, desc: Any, sizes: Mapping[str, int] = MappingProxyType({})) -> Argument:
     element_type = ELEMENT_TYPES[desc.data_type]
-    dims = tuple(str(item) if isinstance(item, Size) else item for item in desc.shape)
+    dims = tuple(item.name or str(item) if isinstance(item, Size) else item for item in desc.shape)
     example = values_at(desc.shape, sizes) if sizes else ()
     return Argument(name, type_name(TypeProto(tensor_type={"elem_type": element_type})), element_type, dims, example)
 
@@ -149,6 +150,7 @@ def compile(
     names, unless --fix-shapes fixes them; with --shapes, the file also has what is compiled for these sizes.
     """
     from ..saved.api import LAYOUTS
+    from ..support.files import check_writable
     from .inputs import limits, sizes
     from .programs import is_program
 
@@ -156,6 +158,7 @@ def compile(
         raise BadParameter(f"the name of the file to write must end in {SUFFIX}, got {output}")
     if layout not in LAYOUTS:
         raise BadParameter(f"--layout must be {' or '.join(LAYOUTS)}, got {layout}")
+    check_writable(output)
     if is_program(model):
         graph = open_program(model, fix_shapes, limit, device, precision).fixed_graph()
     else:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 
@@ -20,6 +23,7 @@ from ..support.names import short_repr
 from ..support.settings import MAX_DIGITS
 from .common import BadParameter
 
+OUTPUT_SUFFIX = ".npz"
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
@@ -80,7 +84,7 @@ def assumption(arguments: Sequence[Argument], option: str = "--fix-shapes") -> s
     for argument, shape in dims:
         if None in shape or unusable.intersection(shape):
             settings.append(f"{argument.name}=" + "x".join(str(s) if isinstance(s, int) else "SIZE" for s in shape))
-    advice = " ".join(f"{option} {sizes}" for sizes in settings)
+    advice = " ".join(f"{option} {quote(sizes)}" for sizes in settings)
     assumed = "as in the example of the export" if any(argument.example for argument, _ in dims) else "as 1"
     return f"Dynamic dimensions were taken {assumed}. Set their sizes: {advice}" if settings else ""
 
@@ -159,11 +163,14 @@ def with_sizes(arguments: Sequence[Argument], turn: Mapping[str, int | list[int]
 
 
 def numbers(text: str, option: str) -> list[float]:
-    """Parse numbers, "0.5,0.25"."""
+    """Parse finite numbers, "0.5,0.25"; divisors, those of --std, must not be 0."""
     try:
-        return [float(part) for part in text.split(",")]
+        values = [float(part) for part in text.split(",")]
     except ValueError:
         raise ValidationError(f"{option} must be numbers separated by commas, got {text!r}") from None
+    require(all(map(math.isfinite, values)), f"{option} must be finite numbers, got {text!r}")
+    require(option != "--std" or 0 not in values, f"{option} divides, so it must not be 0, got {text!r}")
+    return values
 
 
 def gather(
@@ -188,9 +195,11 @@ def gather(
         elif source.endswith(".npz"):
             for name, array in _archive(source).items():
                 require(name in by_name, f"{source}: there is no input {name!r}; the model has {list(by_name)}")
+                require(name not in feed, f"{source}: the input {name!r} is given twice")
                 feed[name] = array
         else:
             rest = [name for name in by_name if name not in feed]
+            require(bool(rest), f"{source}: each input has a value already; the model has {list(by_name)}")
             require(len(rest) == 1, f"which input is {source}? write NAME={source}; those without a value are {rest}")
             feed[rest[0]] = _read(by_name[rest[0]], source, seed, mean, std)
     missing = [argument for argument in arguments if argument.name not in feed]
@@ -213,7 +222,9 @@ def _read(argument: Argument, source: str, seed: int, mean: Sequence[float], std
         archive = _archive(source)
         require(argument.name in archive, f"{source} has no array {argument.name!r}, only {list(archive)}")
         return archive[argument.name]
-    require(suffix == ".npy", f"{source}: an input is a .npy or .npz file, an image, or 'random'")
+    require(
+        suffix == ".npy", f"input {argument.name!r} must be a .npy or .npz file, an image, or 'random', got {source!r}"
+    )
     array = _load(source)
     if not isinstance(array, np.ndarray):
         raise DataError(f"{source}: not an array")
@@ -266,7 +277,10 @@ def image(argument: Argument, source: str, mean: Sequence[float], std: Sequence[
     pixels = np.asarray(picture).reshape(picture_size[1], picture_size[0], -1)
     if argument.dtype.kind == "f":
         for option, values in {"--mean": mean, "--std": std}.items():
-            require(len(values) in (1, pixels.shape[2]), f"{option} must have 1 or {pixels.shape[2]} numbers")
+            require(
+                len(values) in (1, pixels.shape[2]),
+                f"{option} must have 1 or {pixels.shape[2]} numbers, got {len(values)}",
+            )
         pixels = ((pixels / 255 - np.array(mean)) / np.array(std)).astype(argument.dtype)
     if channels_first:
         pixels = pixels.transpose(2, 0, 1)
@@ -275,12 +289,15 @@ def image(argument: Argument, source: str, mean: Sequence[float], std: Sequence[
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Write arrays as an .npz file."""
-    require(path.suffix == ".npz", f"outputs are written as .npz, got {path}")
+    """Write arrays as an .npz file; strings get NumPy's type of a fixed length, which needs no pickle."""
     odd = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
     require(not odd, f"an .npz file holds arrays; {odd} are sequences or maps")
-    with atomic_writer(path) as file:
-        np.savez(file, allow_pickle=False, **dict(arrays))
+    written = {name: array.astype(str) if array.dtype.kind == "O" else array for name, array in arrays.items()}
+    # `savez` has parameters of its own, which a name of an output may equal: write the entries one by one.
+    with atomic_writer(path) as file, ZipFile(file, "w") as archive:
+        for name, array in written.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
 
 
 def best(scores: np.ndarray, labels: Path, count: int) -> list[tuple[str, float]]:

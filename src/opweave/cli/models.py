@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from time import perf_counter
@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from ..support.formatting import size
-from ..support.names import count_of
+from ..support.errors import require
+from ..support.formatting import size, table
+from ..support.names import count_of, printable
 from .common import BadParameter, Operations, PrecisionName, Verbose, app, console
 
 if TYPE_CHECKING:
     from ..backends import Backend, Device
     from ..onnx.model.arguments import Argument
+    from ..onnx.session.parts import SessionParts
     from ..onnx.session.session import InferenceSession
     from .graphs import GraphSession
     from .programs import ProgramSession
@@ -61,7 +63,7 @@ Bounds = Annotated[
     ),
 ]
 DeviceName = Annotated[str | None, typer.Option("--device", help="Where to run; `opweave devices` lists them.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of random inputs.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of random inputs.")]
 Mean = Annotated[
     str, typer.Option("--mean", help="Subtracted from images in [0, 1]: one number or three, 0.5,0.4,0.3.")
 ]
@@ -192,8 +194,12 @@ def run(
 
     import numpy as np
 
-    from .inputs import best, explain_assumption, gather, numbers, save_arrays
+    from ..support.files import check_writable
+    from .inputs import OUTPUT_SUFFIX, best, explain_assumption, gather, numbers, save_arrays
 
+    if output is not None:
+        require(output.suffix.lower() == OUTPUT_SUFFIX, f"outputs are written as {OUTPUT_SUFFIX}, got {output}")
+        check_writable(output)
     session, arguments = open_model(model, fix_shapes, limit, device, precision)
     feed = gather(arguments, inputs or [], seed, numbers(mean, "--mean"), numbers(std, "--std"))
     names = [argument.name for argument in session.get_outputs()]
@@ -202,15 +208,17 @@ def run(
     with explain_assumption(arguments) if is_random else nullcontext():
         results = dict(zip(names, session.run(None, feed), strict=True))
     seconds = perf_counter() - start
-    table = Table("output", "type", "shape", "min", "mean", "max", box=None, header_style="bold")
-    for name, array in results.items():
-        if isinstance(array, np.ndarray) and array.dtype.kind in "fiub" and array.size:
-            wide = array.astype(np.float64)
-            cells = [f"{value:.4g}" for value in (wide.min(), wide.mean(), wide.max())]
-            table.add_row(name, str(array.dtype), str(list(array.shape)), *cells)
-        else:
-            table.add_row(name, type(array).__name__, str(list(np.shape(array))) if hasattr(array, "shape") else "")
-    console.print(table)
+    rows = [("output", "type", "shape", "min", "mean", "max")]
+    for argument, (name, array) in zip(session.get_outputs(), results.items(), strict=True):
+        if not isinstance(array, np.ndarray):  # a sequence, a map or a number
+            rows.append((name, argument.type, "", "", "", ""))
+            continue
+        kind = "string" if array.dtype.kind in "OUS" else str(array.dtype)
+        is_number = kind == "bfloat16" or array.dtype.kind in "fiub"  # NumPy has no kind for the former
+        wide = array.astype(np.float64) if is_number and array.size else np.empty(0)
+        least, average, most = (f"{f(wide):.4g}" if wide.size else "" for f in (np.min, np.mean, np.max))
+        rows.append((name, kind, str(list(array.shape)), least, average, most))
+    _print_table(rows, words=3)
     if labels is not None:
         first = results[names[0]]
         for label, probability in best(first, labels, top):
@@ -252,17 +260,18 @@ def info(
     from dataclasses import asdict
 
     from ..compile.engines import describe_choice
+    from ..inspect.drawing.api import check_drawing
     from ..onnx.model.parameters import parameters
-    from ..onnx.model.shape_keys import text_of
     from ..onnx.session.parts import parts_of
     from ..onnx.session.summary import customs, heading
     from ..onnx.session.verification import state_of
     from ..onnx.session.whole import line_of, line_without_device
-    from ..support.names import printable
     from .graphs import is_saved_graph
     from .inputs import assumption, explain_assumption
     from .programs import is_program
 
+    if draw is not None:
+        check_drawing(draw)
     if is_saved_graph(model):
         _info_of_graph(open_graph(model, fix_shapes, limit, device, precision), draw)
         return
@@ -299,7 +308,7 @@ def info(
     summary.add_row("limits", ", ".join(bounds))
     console.print()
     console.print(summary)
-    _print_ends(session)
+    _print_ends(parts)
 
     with explain_assumption(parts.inputs):
         shapes = {a.name: a.assumed_shape() for a in parts.inputs if a.element_type}
@@ -309,7 +318,7 @@ def info(
     _print_operators(operators)
     if folded:
         console.print(f"  {count_of(folded, 'node')} more, computed when the model is compiled")
-    console.print(f"\nwhat runs where, compiled for {text_of(tuple(shapes.items()))}", style="bold")
+    _print_compiled_for(shapes)
     if not choice.is_compiled:
         console.print("  Your program does not compile it, as the first line says. If it did:")
     if assumed := assumption(parts.inputs):
@@ -343,7 +352,6 @@ def _info_of_program(
     draw: Path | None,
 ) -> None:
     """`info` of a program of PyTorch."""
-    from ..onnx.model.shape_keys import text_of
     from .inputs import assumption
 
     session = open_program(model, fixed, limit, device, precision)
@@ -351,7 +359,8 @@ def _info_of_program(
     for line in session.run_lines():
         console.print(line, soft_wrap=True)
     state = session.program.state_dict.values()
-    dynamic = dict.fromkeys(s for a in arguments if a.element_type for s in a.dims or () if isinstance(s, str))
+    tensors = [argument for argument in arguments if argument.element_type]
+    dynamic = dict.fromkeys(printable(s) for a in tensors for s in a.dims or () if isinstance(s, str))
     summary = Table(show_header=False, box=None)
     summary.add_row("made by", "torch.export")
     count = sum(tensor.numel() for tensor in state if hasattr(tensor, "numel"))
@@ -362,8 +371,7 @@ def _info_of_program(
     console.print(summary)
     _print_ends(session)
     _print_operators(session.operators())
-    shapes = tuple((a.name, a.assumed_shape()) for a in arguments if a.element_type)
-    console.print(f"\nwhat runs where, compiled for {text_of(shapes)}", style="bold")
+    _print_compiled_for({argument.name: argument.assumed_shape() for argument in tensors})
     if assumed := assumption(arguments):
         console.print(f"  {assumed}", soft_wrap=True)
     for place, times in session.placements().most_common():
@@ -375,14 +383,13 @@ def _info_of_program(
 
 def _info_of_graph(session: GraphSession, draw: Path | None) -> None:
     """`info` of a saved graph."""
-    from ..onnx.model.shape_keys import text_of
     from .inputs import assumption, explain_assumption
 
     with explain_assumption(session.inputs):
         placements = session.placements()
     console.print(session.origin(), soft_wrap=True)
     counts = session.parameters()
-    dynamic = dict.fromkeys(s for a in session.inputs for s in a.dims or () if isinstance(s, str))
+    dynamic = dict.fromkeys(printable(s) for a in session.inputs for s in a.dims or () if isinstance(s, str))
     summary = Table(show_header=False, box=None)
     summary.add_row("parameters", f"{sum(counts):,} in {count_of(len(counts), 'tensor')}")
     summary.add_row("device", f"{session.context.device.name} in {session.context.precision}")
@@ -391,7 +398,7 @@ def _info_of_graph(session: GraphSession, draw: Path | None) -> None:
     console.print(summary)
     _print_ends(session)
     _print_operators(session.operators())
-    console.print(f"\nwhat runs where, compiled for {text_of(tuple(session.shapes().items()))}", style="bold")
+    _print_compiled_for(session.shapes())
     if assumed := assumption(session.inputs):
         console.print(f"  {assumed}", soft_wrap=True)
     for place, times in placements.most_common():
@@ -401,20 +408,38 @@ def _info_of_graph(session: GraphSession, draw: Path | None) -> None:
         console.print(f"wrote {draw}", soft_wrap=True)
 
 
-def _print_ends(session: InferenceSession | ProgramSession | GraphSession) -> None:
-    """Print the inputs and outputs of a model."""
+def _print_ends(session: SessionParts | ProgramSession | GraphSession) -> None:
+    """Print the inputs and outputs of a model; models need not declare the ranks of outputs, and sequences have none."""
     from ..onnx.model.arguments import shape_text
 
-    table = Table("", "name", "type", "shape", box=None, header_style="bold")
-    for kind, arguments in (("input", session.get_inputs()), ("output", session.get_outputs())):
+    rows = [("", "name", "type", "shape")]
+    outputs = session.outputs.values() if isinstance(session.outputs, dict) else session.outputs
+    for kind, arguments in (("input", session.inputs), ("output", outputs)):
         for argument in arguments:
-            table.add_row(kind, argument.name, argument.type, shape_text(argument.shape))
-    console.print(table)
+            shape = "not declared" if argument.dims is None else shape_text(argument.dims)
+            rows.append((kind, argument.name, argument.type, shape if argument.element_type else ""))
+    _print_table(rows, words=4)
+
+
+def _print_table(rows: Sequence[Sequence[str]], words: int) -> None:
+    """Print a table whose rows are a line each, also in a narrow terminal; the first row is the heading."""
+    header, *lines = table(rows, words)
+    console.print(header, style="bold", soft_wrap=True)
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
+def _print_compiled_for(shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Print the title of the parts of a model; a model without inputs has no shapes."""
+    from ..onnx.model.shape_keys import text_of
+
+    sizes = text_of(tuple(shapes.items()))
+    console.print(f"\nwhat runs where, compiled{' for ' if sizes else ''}{sizes}", style="bold")
 
 
 def _print_operators(operators: Counter[str]) -> None:
     console.print("\noperators", style="bold")
-    console.print("  " + ", ".join(f"{name} {number}" for name, number in operators.most_common()))
+    console.print("  " + (", ".join(f"{name} {number}" for name, number in operators.most_common()) or "none"))
 
 
 @app.command()
@@ -443,6 +468,7 @@ def convert(
     """
     from .. import js
     from ..onnx import load, save
+    from ..support.files import check_writable
     from .inputs import limits, sizes
     from .programs import is_program
 
@@ -452,12 +478,13 @@ def convert(
     output = output or target
     assert output is not None
     if output.is_dir():
-        output /= model.with_suffix(".onnx").name
+        output /= f"{model.stem}.onnx"
     suffixes = (".onnx", *js.SUFFIXES)
     if output.suffix not in suffixes and (output.is_file() or not output.exists()):  # else a pipe or a device
         raise BadParameter(f"the name of the file to write must end in {', '.join(suffixes)}, got {output}")
     if output.suffix in js.SUFFIXES and operators != "onnx":
         raise BadParameter("--operators is for .onnx files")
+    check_writable(output)
     if is_program(model):
         graph = open_program(model, fix_shapes, limit).fixed_graph()
     else:

@@ -72,7 +72,7 @@ def profile(
     from .inputs import assumption, explain_assumption, gather, numbers
 
     if trace is not None:
-        check_trace(trace)  # before the measurement, which may take minutes
+        check_trace(trace)
     session, arguments = open_model(model, fix_shapes, limit, device, precision, threads)
     feed = gather(arguments, [*(inputs or []), "random"], seed, numbers(mean, "--mean"), numbers(std, "--std"))
     assumed = [a for a in arguments if np.shape(feed[a.name]) == a.assumed_shape()]

@@ -112,13 +112,14 @@ class ProgramSession:
                 names.append(name if name not in names else f"{name}_{len(names)}")
         return names
 
-    def get_inputs(self) -> list[NodeArg]:
-        """The arguments of a call."""
-        return [argument.public() for argument in self.inputs]
-
     def get_outputs(self) -> list[NodeArg]:
+        """The flattened results, as those of a session of ONNX Runtime."""
+        return [argument.public() for argument in self.outputs]
+
+    @cached_property
+    def outputs(self) -> list[Argument]:
         """The flattened results."""
-        specs, outputs = self.program.graph_signature.output_specs, list[NodeArg]()
+        specs, outputs = self.program.graph_signature.output_specs, list[Argument]()
         nodes = self.program.graph.find_nodes(op="output")[0].args[0]
         metas = [
             getattr(node, "meta", {}).get("val", node)
@@ -126,7 +127,7 @@ class ProgramSession:
             if spec.kind.name == "USER_OUTPUT"
         ]
         for name, meta in zip(self.output_names, metas, strict=True):
-            outputs.append(_argument(name, meta, ()).public())
+            outputs.append(_argument(name, meta, ()))
         return outputs
 
     def leaves(self, feed: Mapping[str, Any]) -> list[Any]:

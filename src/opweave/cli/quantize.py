@@ -67,11 +67,13 @@ def quantize(
     from ..onnx.model.model import Model
     from ..onnx.session.load import arguments_of
     from ..quantization import quantize as quantize_model
-    from ..support.files import atomic_writer
+    from ..support.files import atomic_writer, check_writable
     from .inputs import limits, numbers, sizes
 
-    suffix = output.suffix
-    require(suffix == ".onnx", f"the name of the file to write must end in .onnx, got {output}")
+    require(output.suffix == ".onnx", f"the name of the file to write must end in .onnx, got {output}")
+    for file in (output, json_file):
+        if file is not None:
+            check_writable(file)
     bounds = limits(limit or [])
     arguments = arguments_of(Model.load(model, bounds), sizes(fix_shapes or []))
     samples = gather_samples(arguments, inputs or [], seed, numbers(mean, "--mean"), numbers(std, "--std"))

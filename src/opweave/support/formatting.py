@@ -10,11 +10,12 @@ from .names import count_of, printable, visible
 
 
 def table(rows: Sequence[Sequence[str]], words: int) -> list[str]:
-    """The lines of a table; the first `words` columns are aligned left, the others right.
+    r"""The lines of a table; the first `words` columns are aligned left, the others right.
 
     >>> table([("step", "time"), ("relu", "3 us")], words=1)
     ['step  time', 'relu  3 us']
     """
+    rows = [[cell.replace("\n", r"\n") for cell in row] for row in rows]  # a name of a model may have ends of lines
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
