@@ -58,22 +58,30 @@ ROWS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("data_type", ["float64", "float32"])
+def turned(x: Any, data_type: str) -> Any:
+    """The array in a data type; elements of a complex one are turned such that Hermitian matrices stay Hermitian."""
+    if data_type.startswith("float"):
+        return x.astype(data_type)
+    row, column = (np.exp(1j * np.arange(size)) for size in x.shape[-2:])
+    return (x * row[:, None] * column.conj()).astype(data_type)
+
+
+@pytest.mark.parametrize("data_type", ["float64", "float32", "complex128", "complex64"])
 @pytest.mark.parametrize("row", ROWS)
 def test_linear_algebra_equals_numpy(row: str, data_type: str) -> None:
-    ours = ROWS[row](xp, lambda x: xp.asarray(x.astype(data_type)))
-    theirs = ROWS[row](np, lambda x: x.astype(data_type))
-    tolerance = 1e-9 if data_type == "float64" else 2e-3
+    ours = ROWS[row](xp, lambda x: xp.asarray(turned(np.atleast_2d(x), data_type).reshape(x.shape)))
+    theirs = ROWS[row](np, lambda x: turned(np.atleast_2d(x), data_type).reshape(x.shape))
+    tolerance = 1e-9 if data_type in ("float64", "complex128") else 2e-3
     for one, other in zip(*((r if isinstance(r, tuple) else (r,)) for r in (ours, theirs)), strict=True):
         assert one.dtype == other.dtype
         assert one.shape == other.shape
         np.testing.assert_allclose(one.numpy(), other, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("data_type", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("data_type", ["float64", "float32", "float16", "complex128", "complex64"])
 def test_decompositions_give_back_their_matrices(data_type: str) -> None:
-    tolerance = {"float64": 1e-9, "float32": 1e-4, "float16": 0.1}[data_type]
-    a, s = (xp.asarray(x.astype(data_type)) for x in (A, S))
+    tolerance = {"float16": 0.1, "float32": 1e-4, "complex64": 1e-4}.get(data_type, 1e-9)
+    a, s = (xp.asarray(turned(x, data_type)) for x in (A, S))
     for full in (True, False):
         u, values, vh = linalg.svd(a, full_matrices=full)
         assert (u.shape, values.shape, vh.shape) == ((2, 4, 4 if full else 3), (2, 3), (2, 3, 3))
@@ -87,9 +95,24 @@ def test_decompositions_give_back_their_matrices(data_type: str) -> None:
     assert linalg.matrix_rank(xp.asarray(np.ones((3, 3), data_type))).item() == 1
 
 
+@pytest.mark.parametrize("data_type", ["float32", "complex64"])
+def test_matrices_without_elements_are_those_of_numpy(data_type: str) -> None:
+    a, s = np.zeros((2, 3, 0), data_type), np.zeros((2, 0, 0), data_type)
+    for name, matrices, options in (
+        ("det", s, {}), ("slogdet", s, {}), ("inv", s, {}), ("cholesky", s, {}), ("eigh", s, {}), ("svdvals", a, {}),
+        ("qr", a, {}), ("qr", a, {"mode": "complete"}), ("svd", a, {}), ("svd", a, {"full_matrices": False}),
+    ):  # fmt: skip
+        ours, theirs = (getattr(m.linalg, name)(m.asarray(matrices), **options) for m in (xp, np))
+        for one, other in zip(*((r if isinstance(r, tuple) else (r,)) for r in (ours, theirs)), strict=True):
+            np.testing.assert_array_equal(one.numpy(), other, strict=True)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: linalg.inv(xp.asarray(A * 1j)), r"^inv: takes square matrices, got complex128\[2, 4, 3\]"),
+        (lambda: linalg.svd(xp.asarray(V[0] * 1j)), r"^svd: takes matrices, got complex128\[4\]"),
+        (lambda: linalg.matrix_power(xp.asarray(S * 1j), 0.5), "^matrix_power: n must be an integer, got 0.5"),
         (lambda: linalg.inv(xp.asarray(A)), r"^inv: takes square matrices, got float64\[2, 4, 3\]"),
         (lambda: linalg.svd(xp.asarray(V[0])), r"^svd: takes matrices, got float64\[4\]"),
         (lambda: linalg.qr(xp.asarray(A), mode="r"), "^qr: mode must be 'reduced' or 'complete', got 'r'"),

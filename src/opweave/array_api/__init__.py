@@ -23,6 +23,7 @@ from ..ops import Operations
 from ..support.lazy_imports import array_namespace
 from . import (
     bits,
+    complex_linalg as complex_linalg,
     complex_numbers as complex_numbers,
     conversion,
     creation,

@@ -20,9 +20,10 @@ from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 from . import creation, elementwise, indexing, linalg, manipulation, products, selection, statistics, transcendental
 from .arguments import as_array, axes_of, axis_of, convert
-from .complex_array import COMPLEX_OF, PART_OF, ComplexArray
+from .complex_array import PART_OF, ComplexArray
 from .conversion import array_of
 from .host import on_host
+from .lapack import joined
 from .public import on_complex, publish
 from .types import DType, as_dtype, bool as bool_
 
@@ -180,13 +181,6 @@ def _not_equal(x1: Any, x2: Any) -> Array:
 # Functions of NumPy
 
 _PART = Limits(FLOATS)
-
-
-def joined(real: np.ndarray, imag: np.ndarray) -> np.ndarray:
-    """Join the parts of complex numbers in NumPy. An infinite part times 1j would be NaN in the other one."""
-    values: np.ndarray = np.empty(real.shape, COMPLEX_OF[real.dtype.name])
-    values.real, values.imag = real, imag
-    return values
 
 
 def _by_numpy(name: str, compute: Callable[..., Any], count: int) -> None:

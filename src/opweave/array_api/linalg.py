@@ -15,25 +15,19 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from .. import ops
-from ..core.dtypes import FLOATS
-from ..core.graph import Builder, Desc, Operand
-from ..core.operation import Limits, N, Op
-from ..core.shapes import broadcast
 from ..lazy.array import Array
 from ..support.errors import require
 from ..support.names import short_repr
+from . import lapack
 from .arguments import as_array, axes_of, axis_of, convert, promote_operands, require_kind
 from .creation import eye
 from .docs import complete
 from .elementwise import abs
-from .host import on_host
 from .manipulation import broadcast_arrays, broadcast_to, expand_dims, matrix_transpose, moveaxis, reshape, stack
 from .products import matmul, tensordot, vecdot
 from .public import publish
 from .statistics import max, min, sum
 from .types import float32
-
-_MATRICES = Limits(FLOATS, ranks=(2, N))
 
 
 class EighResult(NamedTuple):
@@ -65,79 +59,6 @@ class SVDResult(NamedTuple):
     Vh: Array
 
 
-def _wide(x: np.ndarray) -> np.ndarray:
-    return x.astype(np.float32) if x.dtype == np.float16 else x
-
-
-def _lapack(
-    name: str, shapes: Callable[..., tuple[tuple[int, ...], ...]], compute: Callable[..., Any], is_square: bool = True
-) -> Op[..., Any]:
-    """Declare a decomposition of matrices.
-
-    Args:
-        name: the name in messages.
-        shapes: the shapes of the results for the batch, the rows and the columns of `x`, and the attribute `flag`.
-        compute: one of NumPy's functions of `x` and `flag`.
-        is_square: whether it takes square matrices only.
-    """
-
-    def rule(self: Builder, x: Operand, *, flag: bool = False, label: str = "") -> tuple[Desc, ...]:
-        rows, columns = x.shape[-2:]
-        require(not is_square or rows == columns, f"takes square matrices, got {x.desc}")
-        return tuple(Desc(x.data_type, shape) for shape in shapes(x.shape[:-2], rows, columns, flag))
-
-    def kernel(x: np.ndarray, flag: bool, out: Any) -> None:
-        results = compute(_wide(x), flag)
-        targets = out if isinstance(out, tuple) else (out,)
-        for target, result in zip(targets, results if isinstance(results, tuple) else (results,), strict=True):
-            target[...] = result
-
-    return on_host(name, rule, kernel, x=_MATRICES)
-
-
-def _svd_shapes(
-    batch: tuple[int, ...], rows: int, columns: int, full: bool
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    rank = rows if rows < columns else columns
-    left, right = (rows, columns) if full else (rank, rank)
-    return (*batch, rows, left), (*batch, rank), (*batch, right, columns)
-
-
-def _qr_shapes(batch: tuple[int, ...], rows: int, columns: int, full: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    inner = rows if full or rows < columns else columns
-    return (*batch, rows, inner), (*batch, inner, columns)
-
-
-_cholesky = _lapack("cholesky", lambda b, r, c, _: ((*b, r, c),), lambda x, upper: np.linalg.cholesky(x, upper=upper))
-_det = _lapack("det", lambda b, r, c, _: (b,), lambda x, _: np.linalg.det(x))
-_eigh = _lapack("eigh", lambda b, r, c, _: ((*b, r), (*b, r, c)), lambda x, _: tuple(np.linalg.eigh(x)))
-_eigvalsh = _lapack("eigvalsh", lambda b, r, c, _: ((*b, r),), lambda x, _: np.linalg.eigvalsh(x))
-_inv = _lapack("inv", lambda b, r, c, _: ((*b, r, c),), lambda x, _: np.linalg.inv(x))
-_qr = _lapack("qr", _qr_shapes, lambda x, full: tuple(np.linalg.qr(x, "complete" if full else "reduced")), False)
-_slogdet = _lapack("slogdet", lambda b, r, c, _: (b, b), lambda x, _: tuple(np.linalg.slogdet(x)))
-_svd = _lapack("svd", _svd_shapes, lambda x, full: tuple(np.linalg.svd(x, full_matrices=full)), False)
-_svdvals = _lapack(
-    "svdvals", lambda b, r, c, _: ((*b, r if r < c else c),), lambda x, _: np.linalg.svd(x, compute_uv=False), False
-)
-
-
-def _solve_rule(self: Builder, x1: Operand, x2: Operand, *, label: str = "") -> Desc:
-    rows, columns = x1.shape[-2:]
-    require(rows == columns, f"takes square matrices as x1, got {x1.desc}")
-    if x2.rank == 1:
-        require(x2.shape == (rows,), f"x2 must have {rows} elements for {x1.desc}, got {x2.desc}")
-        return Desc(x1.data_type, x1.shape[:-1])
-    require(x2.shape[-2] == rows, f"x2 must have {rows} rows for {x1.desc}, got {x2.desc}")
-    return Desc(x1.data_type, (*broadcast(x1.shape[:-2], x2.shape[:-2]), rows, x2.shape[-1]))
-
-
-def _solve_kernel(x1: np.ndarray, x2: np.ndarray, out: np.ndarray) -> None:
-    out[...] = np.linalg.solve(_wide(x1), _wide(x2))
-
-
-_solve = on_host("solve", _solve_rule, _solve_kernel, x1=_MATRICES, x2=Limits("x1", ranks=(1, N)))
-
-
 def _matrices(x: Any, name: str) -> Array:
     matrices = as_array(x, name)
     require_kind(matrices, "real floating", name)
@@ -157,10 +78,10 @@ def _one(result: Any) -> Array:
 
 
 def cholesky(x: Array, /, *, upper: bool = False) -> Array:
-    """Decompose positive definite matrices into a triangular matrix and its transpose.
+    """Decompose positive definite matrices into a triangular matrix and its conjugate transpose.
 
     Args:
-        x: floats [..., size, size]. Only one triangle is read.
+        x: floats or complex numbers [..., size, size]. Only one triangle is read.
         upper: whether the result is upper triangular.
 
     Returns: An array of the shape and data type of `x`.
@@ -169,7 +90,7 @@ def cholesky(x: Array, /, *, upper: bool = False) -> Array:
     >>> xp.linalg.cholesky(xp.asarray([[4.0, 2.0], [2.0, 2.0]])).tolist()
     [[2.0, 0.0], [1.0, 1.0]]
     """
-    return _one(_cholesky(_square(x, "cholesky"), flag=bool(upper)))
+    return _one(lapack.cholesky.of_floats(_square(x, "cholesky"), flag=bool(upper)))
 
 
 def cross(x1: Array, x2: Array, /, *, axis: int = -1) -> Array:
@@ -199,7 +120,7 @@ def det(x: Array, /) -> Array:
     """Compute the determinants of square matrices.
 
     Args:
-        x: floats [..., size, size].
+        x: floats or complex numbers [..., size, size].
 
     Returns: An array [...], in the data type of `x`.
     Raises: the matrices are not square.
@@ -207,7 +128,7 @@ def det(x: Array, /) -> Array:
     >>> xp.linalg.det(xp.asarray([[2.0, 0.0], [0.0, 3.0]])).tolist()
     6.0
     """
-    return _one(_det(_square(x, "det")))
+    return _one(lapack.det.of_floats(_square(x, "det")))
 
 
 def diagonal(x: Array, /, *, offset: int = 0) -> Array:
@@ -235,7 +156,7 @@ def eigh(x: Array, /) -> EighResult:
     """Compute the eigenvalues and eigenvectors of symmetric matrices.
 
     Args:
-        x: floats [..., size, size]. Only the lower triangle is read.
+        x: floats or complex numbers [..., size, size]. Only the lower triangle is read.
 
     Returns: A named tuple: `eigenvalues` [..., size], ascending, and `eigenvectors` [..., size, size], as columns.
     Raises: the matrices are not square.
@@ -244,14 +165,14 @@ def eigh(x: Array, /) -> EighResult:
     >>> values.tolist(), abs(vectors).tolist()
     ([1.0, 2.0], [[0.0, 1.0], [1.0, 0.0]])
     """
-    return EighResult(*_eigh(_square(x, "eigh")))
+    return EighResult(*lapack.eigh.of_floats(_square(x, "eigh")))
 
 
 def eigvalsh(x: Array, /) -> Array:
     """Compute the eigenvalues of symmetric matrices.
 
     Args:
-        x: floats [..., size, size]. Only the lower triangle is read.
+        x: floats or complex numbers [..., size, size]. Only the lower triangle is read.
 
     Returns: An array [..., size], ascending.
     Raises: the matrices are not square.
@@ -259,14 +180,14 @@ def eigvalsh(x: Array, /) -> Array:
     >>> xp.linalg.eigvalsh(xp.asarray([[2.0, 0.0], [0.0, 1.0]])).tolist()
     [1.0, 2.0]
     """
-    return _one(_eigvalsh(_square(x, "eigvalsh")))
+    return _one(lapack.eigvalsh.of_floats(_square(x, "eigvalsh")))
 
 
 def inv(x: Array, /) -> Array:
     """Compute the inverses of square matrices.
 
     Args:
-        x: floats [..., size, size].
+        x: floats or complex numbers [..., size, size].
 
     Returns: An array of the shape and data type of `x`.
     Raises: the matrices are not square; when computed, one has no inverse.
@@ -274,14 +195,14 @@ def inv(x: Array, /) -> Array:
     >>> xp.linalg.inv(xp.asarray([[2.0, 0.0], [0.0, 4.0]])).tolist()
     [[0.5, 0.0], [0.0, 0.25]]
     """
-    return _one(_inv(_square(x, "inv")))
+    return _one(lapack.inv.of_floats(_square(x, "inv")))
 
 
 def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: float | Literal["fro", "nuc"] | None = "fro") -> Array:
     """Compute norms of matrices.
 
     Args:
-        x: floats [..., rows, columns].
+        x: floats or complex numbers [..., rows, columns].
         keepdims: whether the two axes stay, with size 1.
         ord: "fro" for the root of the sum of squares, "nuc" for the sum of singular values, 1 and -1 for the largest and
             smallest sum of a column, inf and -inf of a row, 2 and -2 for the largest and smallest singular value.
@@ -293,15 +214,22 @@ def matrix_norm(x: Array, /, *, keepdims: bool = False, ord: float | Literal["fr
     5.0
     """
     x = _matrices(x, "matrix_norm")
+    return norm_of_matrices(lambda: abs(x), lambda: svdvals(x), keepdims, ord)
+
+
+def norm_of_matrices(
+    magnitudes: Callable[[], Array], singular_values: Callable[[], Array], keepdims: bool, ord: Any
+) -> Array:
+    """Compute norms of matrices from the magnitudes of their elements, or from their singular values."""
     orders = ("fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf, None)
     require(ord in orders, f"matrix_norm: ord must be one of {', '.join(map(repr, orders))}, got {short_repr(ord)}")
     if ord in ("fro", None):
-        return vector_norm(x, axis=(-2, -1), keepdims=keepdims)
+        return vector_norm(magnitudes(), axis=(-2, -1), keepdims=keepdims)
     if ord in ("nuc", 2, -2):
-        values = svdvals(x)
+        values = singular_values()
         result = sum(values, axis=-1) if ord == "nuc" else max(values, axis=-1) if ord == 2 else min(values, axis=-1)
     else:
-        sums = sum(abs(x), axis=-2 if ord in (1, -1) else -1)
+        sums = sum(magnitudes(), axis=-2 if ord in (1, -1) else -1)
         result = max(sums, axis=-1) if ord in (1, math.inf) else min(sums, axis=-1)
     return reshape(result, (*result.shape, 1, 1)) if keepdims else result
 
@@ -310,7 +238,7 @@ def matrix_power(x: Array, n: int, /) -> Array:
     """Raise square matrices to a power.
 
     Args:
-        x: floats [..., size, size].
+        x: floats or complex numbers [..., size, size].
         n: the power; negative ones are those of the inverse.
 
     Returns: An array of the shape and data type of `x`.
@@ -320,25 +248,32 @@ def matrix_power(x: Array, n: int, /) -> Array:
     [[1.0, 3.0], [0.0, 1.0]]
     """
     x = _square(x, "matrix_power")
-    require(isinstance(n, int) and not isinstance(n, bool), f"matrix_power: n must be an integer, got {short_repr(n)}")
-    if n < 0:
-        x, n = inv(x), -n
-    result: Array | None = None
-    while n:
-        if n % 2:
-            result = x if result is None else matmul(result, x)
-        n //= 2
-        x = matmul(x, x) if n else x
+    result: Array | None = power_of(x, n, inv)
     if result is None:
         return broadcast_to(eye(x.shape[-1], dtype=x.dtype, device=x.context), x.shape)
-    return ops.identity(result)
+    return result
+
+
+def power_of(x: Any, n: int, inverse: Callable[[Any], Any]) -> Any:
+    """Multiply matrices of floats or complex numbers with themselves, by squares; return None for the power 0."""
+    is_integer = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
+    require(is_integer, f"matrix_power: n must be an integer, got {short_repr(n)}")
+    if n < 0:
+        x, n = inverse(x), -n
+    result: Any = None
+    while n:
+        if n % 2:
+            result = +x if result is None else result @ x
+        n //= 2
+        x = x @ x if n else x
+    return result
 
 
 def matrix_rank(x: Array, /, *, rtol: float | Array | None = None) -> Array:
     """Count the singular values of matrices that are not negligible.
 
     Args:
-        x: floats [..., rows, columns].
+        x: floats or complex numbers [..., rows, columns].
         rtol: singular values up to this fraction of the largest one are negligible; default: the larger of rows and columns
             times the distance from 1 to the next number.
 
@@ -349,15 +284,17 @@ def matrix_rank(x: Array, /, *, rtol: float | Array | None = None) -> Array:
     1
     """
     x = _matrices(x, "matrix_rank")
-    values = svdvals(x)
-    limit = _relative(x, rtol) * max(values, axis=-1, keepdims=True)
-    return sum(values > limit, axis=-1)
+    return sum(are_large(svdvals(x), x.shape, rtol), axis=-1)
 
 
-def _relative(x: Array, rtol: float | Array | None) -> Any:
+def are_large(values: Array, shape: Sequence[int], rtol: float | Array | None) -> Array:
+    """Test which singular values of matrices exceed the fraction `rtol` of the largest one."""
+    limit: Any = rtol
     if rtol is None:
-        return float(np.finfo(x.dtype).eps * sorted(x.shape[-2:])[-1])
-    return rtol if isinstance(rtol, (int, float)) else expand_dims(convert(as_array(rtol, "rtol"), x.dtype), -1)
+        limit = float(np.finfo(values.dtype).eps * sorted(shape[-2:])[-1])
+    elif not isinstance(rtol, (int, float)):
+        limit = expand_dims(convert(as_array(rtol, "rtol"), values.dtype), -1)
+    return values > limit * max(values, axis=-1, keepdims=True)
 
 
 def outer(x1: Array, x2: Array, /) -> Array:
@@ -382,7 +319,7 @@ def pinv(x: Array, /, *, rtol: float | Array | None = None) -> Array:
     """Compute the pseudo-inverses of matrices.
 
     Args:
-        x: floats [..., rows, columns].
+        x: floats or complex numbers [..., rows, columns].
         rtol: singular values up to this fraction of the largest one count as 0; default: the larger of rows and columns
             times the distance from 1 to the next number.
 
@@ -394,16 +331,21 @@ def pinv(x: Array, /, *, rtol: float | Array | None = None) -> Array:
     """
     x = _matrices(x, "pinv")
     left, values, right = svd(x, full_matrices=False)
-    is_kept = values > _relative(x, rtol) * max(values, axis=-1, keepdims=True)
-    inverse = ops.where(is_kept, ops.div(1.0, ops.where(is_kept, values, 1.0)), 0.0)
-    return matmul(matrix_transpose(right) * expand_dims(inverse, -2), matrix_transpose(left))
+    inverse = inverse_of(values, x.shape, rtol)
+    return matmul(matrix_transpose(right) * inverse, matrix_transpose(left))
+
+
+def inverse_of(values: Array, shape: Sequence[int], rtol: float | Array | None) -> Array:
+    """Divide 1 by the singular values of matrices that are not negligible, as one row each; 0 for the others."""
+    is_kept = are_large(values, shape, rtol)
+    return expand_dims(ops.where(is_kept, ops.div(1.0, ops.where(is_kept, values, 1.0)), 0.0), -2)
 
 
 def qr(x: Array, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QRResult:
-    """Decompose matrices into an orthogonal and an upper triangular one.
+    """Decompose matrices into an orthogonal (unitary) and an upper triangular one.
 
     Args:
-        x: floats [..., rows, columns].
+        x: floats or complex numbers [..., rows, columns].
         mode: "complete" for all columns of the orthogonal matrix, "reduced" for as many as `x` has at most.
 
     Returns: A named tuple: `Q` [..., rows, inner] and `R` [..., inner, columns].
@@ -413,14 +355,14 @@ def qr(x: Array, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QRRe
     [(3, 2), (2, 2)]
     """
     require(mode in ("reduced", "complete"), f"qr: mode must be 'reduced' or 'complete', got {short_repr(mode)}")
-    return QRResult(*_qr(_matrices(x, "qr"), flag=mode == "complete"))
+    return QRResult(*lapack.qr.of_floats(_matrices(x, "qr"), flag=mode == "complete"))
 
 
 def slogdet(x: Array, /) -> SlogdetResult:
     """Compute the signs of determinants, and the logarithms of their magnitudes.
 
     Args:
-        x: floats [..., size, size].
+        x: floats or complex numbers [..., size, size].
 
     Returns: A named tuple: `sign` and `logabsdet`, arrays [...].
     Raises: the matrices are not square.
@@ -428,15 +370,15 @@ def slogdet(x: Array, /) -> SlogdetResult:
     >>> [part.tolist() for part in xp.linalg.slogdet(xp.asarray([[1.0, 0.0], [0.0, -1.0]]))]
     [-1.0, 0.0]
     """
-    return SlogdetResult(*_slogdet(_square(x, "slogdet")))
+    return SlogdetResult(*lapack.slogdet.of_floats(_square(x, "slogdet")))
 
 
 def solve(x1: Array, x2: Array, /) -> Array:
     """Solve systems of linear equations: find y with x1 @ y = x2.
 
     Args:
-        x1: floats [..., size, size].
-        x2: floats [..., size, columns], or a vector [size].
+        x1: floats or complex numbers [..., size, size].
+        x2: floats or complex numbers [..., size, columns], or a vector [size].
 
     Returns: An array of the shape of `x2`, with the broadcast leading dimensions, in the promoted data type.
     Raises: the matrices are not square, or the sizes differ; when computed, a matrix has no inverse.
@@ -446,7 +388,7 @@ def solve(x1: Array, x2: Array, /) -> Array:
     """
     (x1, x2), _ = promote_operands("solve", "real floating", x1, x2)
     require(x1.rank >= 2 and x2.rank >= 1, f"solve: takes matrices and vectors, got {x1.desc} and {x2.desc}")
-    result: Array = _solve(x1, x2)
+    result: Array = lapack.solve.of_floats(x1, x2)
     return result
 
 
@@ -454,7 +396,7 @@ def svd(x: Array, /, *, full_matrices: bool = True) -> SVDResult:
     """Compute singular value decompositions.
 
     Args:
-        x: floats [..., rows, columns].
+        x: floats or complex numbers [..., rows, columns].
         full_matrices: whether `U` and `Vh` are square.
 
     Returns: A named tuple: `U` [..., rows, rows or less], `S` [..., values], descending, `Vh` [..., columns or less, columns].
@@ -463,14 +405,14 @@ def svd(x: Array, /, *, full_matrices: bool = True) -> SVDResult:
     >>> xp.linalg.svd(xp.asarray([[3.0, 0.0], [0.0, 4.0]])).S.tolist()
     [4.0, 3.0]
     """
-    return SVDResult(*_svd(_matrices(x, "svd"), flag=bool(full_matrices)))
+    return SVDResult(*lapack.svd.of_floats(_matrices(x, "svd"), flag=bool(full_matrices)))
 
 
 def svdvals(x: Array, /) -> Array:
     """Compute singular values.
 
     Args:
-        x: floats [..., rows, columns].
+        x: floats or complex numbers [..., rows, columns].
 
     Returns: An array [..., smaller of rows and columns], descending.
     Raises: `x` has fewer than two dimensions.
@@ -478,7 +420,7 @@ def svdvals(x: Array, /) -> Array:
     >>> xp.linalg.svdvals(xp.asarray([[3.0, 0.0], [0.0, 4.0]])).tolist()
     [4.0, 3.0]
     """
-    return _one(_svdvals(_matrices(x, "svdvals")))
+    return _one(lapack.svdvals.of_floats(_matrices(x, "svdvals")))
 
 
 def trace(x: Array, /, *, offset: int = 0, dtype: Any = None) -> Array:

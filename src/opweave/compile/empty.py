@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import ops
+from .. import memory, ops
 from ..core.dtypes import INFO
-from ..core.graph import Graph, Node, Operand
+from ..core.graph import Graph, Node, Operand, map_operands
 from ..core.operation import Op
 from ..core.shapes import Shape
+from ..kernels.base import KernelCall
+from ..kernels.expression import descs_of
 from ..ops.constants import constant
 from ..ops.movement import part_sizes
 from ..support.errors import NotSupportedError
@@ -67,20 +69,32 @@ def _decomposition_of(node: Node) -> Callable[..., Any]:
         return lambda b, **arguments: remainder(b, node.outputs[0], **arguments)
     if node.op is ops.split:
         return _split
-    if node.op.decomposition is None:
-        operands, results = (
-            ", ".join(str(o.desc) for o in group if is_empty(o)) for group in (node.operands, node.outputs)
-        )
-        if not operands:
-            raise NotSupportedError(
-                f"{node.title}: there are no elements in its result {results}, beside which only operations with a "
-                "decomposition compute other results"
-            )
+    if node.op.decomposition is not None:
+        return node.op.decomposition
+    if node.operands and all(map(is_empty, node.operands)) and "cpu" in node.op.kernels:
+        return lambda b, **arguments: _from_kernel(b, node)
+    operands, results = (
+        ", ".join(str(o.desc) for o in group if is_empty(o)) for group in (node.operands, node.outputs)
+    )
+    if not operands:
         raise NotSupportedError(
-            f"{node.title}: there are no elements in {operands}, from which only operations with a decomposition compute "
-            "elements"
+            f"{node.title}: there are no elements in its result {results}, beside which only operations with a "
+            "decomposition compute other results"
         )
-    return node.op.decomposition
+    raise NotSupportedError(
+        f"{node.title}: there are no elements in {operands}, from which only operations with a decomposition compute "
+        "elements, and kernels for the host if no operand has elements"
+    )
+
+
+def _from_kernel(b: ops.Operations, node: Node) -> tuple[Operand, ...]:
+    """Results of operands without elements alone, which are constants: the kernel computes them now."""
+    arrays = {operand: memory.empty(operand.desc) for operand in (*node.operands, *node.outputs)}
+    descs = tuple(output.desc for output in node.outputs)
+    call = KernelCall(node.title, node.op, descs_of(node.inputs), node.attributes, descs)
+    kernel = node.op.kernels["cpu"].prepare(call)
+    kernel.bind(map_operands(node.inputs, arrays.__getitem__), [arrays[output] for output in node.outputs])()
+    return tuple(constant(b, arrays[output], output.data_type) for output in node.outputs)
 
 
 def _full(b: ops.Operations, like: Operand, value: float) -> Operand:

@@ -127,7 +127,7 @@ class PreparedHost:
             for array in results:
                 _bytes(array).fill(byte)
             call()
-            untouched = [k for k, array in enumerate(results) if bool((_bytes(array) == byte).all())]
+            untouched = [k for k, array in enumerate(results) if array.size and bool((_bytes(array) == byte).all())]
             if not untouched:
                 self.proven = True
                 return

@@ -521,19 +521,20 @@ def test_custom_operations_of_nothing() -> None:
             result = outputs_of(context, lambda b, call=call, **x: call(b, *x.values()), feeds)["y"]
             np.testing.assert_allclose(result, wanted, rtol=1e-6, err_msg=f"{build} on {device}", strict=True)
 
-    @ow.op(x=ow.Limits(("float32",)))
-    def count(self: Any, x: ow.MLOperand) -> ow.Desc:
-        return ow.Desc("float32", ())
+    @ow.op(x=ow.Limits(("float32",)), y=ow.Limits(("float32",)))
+    def count(self: Any, x: ow.MLOperand, y: ow.MLOperand) -> tuple[ow.Desc, ow.Desc]:
+        return ow.Desc("float32", (2,)), x.desc
 
     @count.kernel("cpu")
-    def _(x: np.ndarray, out: np.ndarray) -> None:
-        out[...] = x.size
+    def _(x: np.ndarray, y: np.ndarray, out: Any) -> None:
+        out[0][...] = x.size, y.shape[1]
 
+    assert outputs_of(CONTEXTS["cpu"], lambda b, x: count(b, x, x)[0], {"x": X})["y"].tolist() == [0, 3]
     message = (
-        r"count: there are no elements in float32\[0, 3\], from which only operations with a decomposition compute"
+        r"count: there are no elements in float32\[0, 3\], float32\[0, 3\], from which only operations with a decomp"
     )
     with pytest.raises(ow.NotSupportedError, match=message):
-        build_graph(CONTEXTS["cpu"], lambda b, x: count(b, x), {"x": X})
+        build_graph(CONTEXTS["cpu"], lambda b, x, y: count(b, x, y)[0], {"x": X, "y": ones(2, 3)})
 
     @ow.op
     def parts(self: Any, x: ow.MLOperand) -> tuple[ow.Desc, ow.Desc]:
