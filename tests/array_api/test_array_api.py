@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -51,6 +52,7 @@ ROWS: dict[str, Callable[..., Any]] = {
     "eye": lambda p, a: p.eye(3, 4, k=1),
     "full of truth values": lambda p, a: p.full((2, 3), True),
     "full_like": lambda p, a: p.full_like(a(I), 7),
+    "full of a number of NumPy": lambda p, a: p.full(np.int64(2), np.int64(7)),
     "zeros_like": lambda p, a: p.zeros_like(a(M)),
     "ones": lambda p, a: p.ones((2, 2), dtype=p.int8),
     "meshgrid": lambda p, a: p.meshgrid(a(X[0]), a(X[1, :3]), a(X[2, :2])),
@@ -79,6 +81,11 @@ ROWS: dict[str, Callable[..., Any]] = {
     "reshape": lambda p, a: p.reshape(a(M), (2, -1)),
     "roll": lambda p, a: p.roll(a(X), (1, -2), axis=(0, 1)),
     "roll of all elements": lambda p, a: p.roll(a(M), 5),
+    "integers of NumPy": lambda p, a: (
+        p.reshape(p.repeat(p.roll(a(X), np.int64(1), axis=np.int64(0)), np.int32(2)), np.int64(24))
+    ),
+    "repeat by an array of NumPy": lambda p, a: p.repeat(a(X), np.array([2, 0, 1]), axis=0),
+    "tensordot of no elements": lambda p, a: p.tensordot(a(X[:, :0]), a(X[:0]), axes=1),
     "squeeze": lambda p, a: p.squeeze(p.reshape(a(X), (1, 12, 1)), axis=(0, -1)),
     "stack": lambda p, a: p.stack([a(X), a(Y)], axis=-1),
     "take": lambda p, a: p.take(a(X), a(np.int32([2, 0, 2])), axis=1),
@@ -400,6 +407,11 @@ def test_data_types() -> None:
         (lambda: xp.zeros(3, dtype="int16"), "^full: WebNN has no int16; there are bool, float16, float32"),
         (lambda: xp.asarray(np.ones(2, "int16")), "^values: int16 is not a data type of WebNN"),
         (lambda: xp.full(3, 300, dtype=xp.uint8), "^full: 300 is not a value of uint8"),
+        (lambda: xp.full(3, np.int64(300), dtype=xp.uint8), r"^full: np\.int64\(300\) is not a value of uint8"),
+        (lambda: xp.full(3, math.nan, dtype=xp.int8), "^full: nan is not a value of int8"),
+        (lambda: xp.clip(xp.asarray(U), xp.asarray(I)), "^clip: bounds must have a data type that uint8 of x holds, got int"),
+        (lambda: xp.asarray(I) + True, "^add: True cannot be combined with an array of int32"),
+        (lambda: np.float32(1.5) + xp.asarray(I), "^add: float32 and int32 have no common data type"),
         (lambda: xp.arange(0, 3, 0), "^arange: step must not be 0, got 0"),
         (lambda: xp.arange(300, dtype=xp.uint8), "^arange: uint8 does not hold numbers from 0 to 299"),
         (lambda: xp.repeat(xp.asarray(X), xp.asarray([1, 2])), "^repeat: repeats must have 1 or 12 elements for axis 0"),
@@ -415,6 +427,24 @@ def test_data_types() -> None:
 def test_errors(function: Callable[[], Any], message: str) -> None:
     with pytest.raises(ow.ValidationError, match=message):
         function()
+
+
+@pytest.mark.parametrize("sign", ["+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>", "<", "=="])
+def test_operators_promote_arrays_and_numbers_of_numpy(sign: str) -> None:
+    compute: Callable[[Any, Any], Any] = eval(f"lambda a, b: a {sign} b")
+    short, wide = np.int8([5, 100, 7]), np.int64([3, 1, 2])
+    for ours, expected in (
+        (compute(wide, xp.asarray(short)), compute(wide, short)),
+        (compute(xp.asarray(short), wide), compute(short, wide)),
+        (compute(np.int64(6), xp.asarray(short)), compute(np.int64(6), short)),
+        (compute(xp.asarray(short), np.int64(3)), compute(short, np.int64(3))),
+    ):
+        np.testing.assert_array_equal(ours.numpy(), expected, strict=True)
+    mask = np.array([True, False, True])
+    if sign in "&|^==":
+        assert compute(mask, xp.asarray(mask)).tolist() == compute(mask, mask).tolist()
+    if sign in "<==":
+        assert compute(np.float64(5.5), xp.asarray(short)).tolist() == compute(5.5, short).tolist()
 
 
 def test_attribute_error_names_function_elsewhere() -> None:

@@ -84,6 +84,8 @@ ERRORS: list[tuple[Any, str]] = [
     (lambda x: xp.einsum("ijk->i", x), "einsum: the term 'ijk' does not fit an operand of rank 2"),
     (lambda x: xp.einsum("ij->ijk", x), "einsum: the result of 'ij->ijk' is not made of the operands' axes"),
     (lambda x: xp.einsum("ij->ii", x), "einsum: the result of 'ij->ii' is not made of the operands' axes"),
+    (lambda x: xp.einsum("...j->j", x), "einsum: the result of '...j->j' lacks '...', which stands for axes of"),
+    (lambda x: xp.einsum("...j->j", x * 1j), "einsum: the result of '...j->j' lacks '...', which stands for axes of"),
     (lambda x: xp.einsum("ii", x), "einsum: the label 'i' stands for sizes 2 and 3"),
     (lambda x: xp.einsum("ij,jk", x, x), "einsum: the label 'j' stands for sizes 3 and 2"),
     (lambda x: xp.einsum("ij,ij->", x, x[:, :2]), "einsum: the label 'j' stands for sizes 3 and 2"),

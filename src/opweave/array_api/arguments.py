@@ -17,6 +17,9 @@ from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 from .types import KINDS, DType, bool as bool_, check_context, check_number, data_type_of, promote
 
+INTEGERS = (int, np.integer)
+"""Classes of integers: those of NumPy are what its functions of shapes return."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -92,7 +95,7 @@ def promote_operands(name: str, kind: str, *values: Any) -> tuple[list[Any], DTy
 
 def axis_of(axis: Any, rank: int, name: str) -> int:
     """Return an axis counted from the start; it must be in [-rank, rank)."""
-    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)) or not -rank <= axis < rank:
+    if isinstance(axis, bool) or not isinstance(axis, INTEGERS) or not -rank <= axis < rank:
         raise ValidationError(f"{name}: axis must be an integer in [{-rank}, {rank}), got {short_repr(axis)}")
     return int(axis) % rank
 
@@ -125,6 +128,6 @@ def with_axis(shape: Sequence[int], axis: int, size: int) -> list[int]:
 
 
 __all__ = [
-    "as_array", "axes_of", "axis_by_name", "axis_of", "convert", "of_type", "promote_operands", "require_kind",
+    "INTEGERS", "as_array", "axes_of", "axis_by_name", "axis_of", "convert", "of_type", "promote_operands", "require_kind",
     "with_axis",
 ]  # fmt: skip

@@ -240,12 +240,10 @@ for _name in ("divide", "pow"):
 # Functions that treat both parts alike
 
 
-def _part_of(value: Any, is_imaginary: bool, name: str) -> Any:
-    if isinstance(value, ComplexArray):
+def _part_of(value: Any, is_imaginary: bool) -> Any:
+    if isinstance(value, (ComplexArray, complex)):
         return value.imag if is_imaginary else value.real
-    if isinstance(value, complex):
-        return value.imag if is_imaginary else value.real
-    return value
+    return [_part_of(item, is_imaginary) for item in value] if isinstance(value, list) else value
 
 
 def _by_parts(function: Callable[..., Any], name: str = "") -> None:
@@ -253,16 +251,16 @@ def _by_parts(function: Callable[..., Any], name: str = "") -> None:
     name = name or function.__name__
 
     def on_parts(*args: Any, **kwargs: Any) -> Any:
-        def of_part(is_imaginary: bool) -> Any:
-            positional = [
-                [_part_of(item, is_imaginary, name) for item in promote_complex(name, *value)]
-                if isinstance(value, (list, tuple)) and any(hasattr(item, "dtype") for item in value)
-                else _part_of(value, is_imaginary, name)
-                for value in args
-            ]
-            return function(*positional, **{k: _part_of(v, is_imaginary, name) for k, v in kwargs.items()})
-
-        real, imag = of_part(False), of_part(True)
+        positional = [
+            promote_complex(name, *value)
+            if isinstance(value, (list, tuple)) and any(hasattr(item, "dtype") for item in value)
+            else value
+            for value in args
+        ]
+        real, imag = (
+            function(*(_part_of(v, part) for v in positional), **{k: _part_of(v, part) for k, v in kwargs.items()})
+            for part in (False, True)
+        )
         if isinstance(real, (list, tuple)):
             return type(real)(ComplexArray(x, y) if x.dtype.kind == "f" else x for x, y in zip(real, imag, strict=True))
         return ComplexArray(real, imag)
@@ -327,11 +325,11 @@ def _where(condition: Any, x1: Any, x2: Any) -> ComplexArray:
 
 
 def _sums(name: str) -> Callable[..., Any]:
-    reduce = getattr(statistics, name)
+    reduce = _new_parts(getattr(statistics, name))
 
     def function(x: Any, *, dtype: Any = None, **kwargs: Any) -> ComplexArray:
         x = x if dtype is None else to_complex(x, dtype, name)
-        return ComplexArray(*(_new_parts(reduce)(part, **kwargs) for part in _parts(x)))
+        return ComplexArray(*(reduce(part, **kwargs) for part in _parts(x)))
 
     on_complex(name)(function)
     return function

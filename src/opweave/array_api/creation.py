@@ -15,7 +15,7 @@ from ..context.context import MLContext
 from ..lazy.array import Array
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
-from .arguments import as_array, of_type
+from .arguments import INTEGERS, as_array, of_type
 from .conversion import array_of
 from .types import as_dtype, bool as bool_, float32, int32, isdtype
 
@@ -33,12 +33,13 @@ def full(shape: Shape, fill_value: float, *, dtype: Any = None, device: MLContex
     >>> xp.full([2, 2], 7).tolist()
     [[7, 7], [7, 7]]
     """
-    kind = bool_ if isinstance(fill_value, (bool, np.bool_)) else int32 if isinstance(fill_value, int) else float32
+    number = fill_value.item() if hasattr(fill_value, "item") else fill_value
+    kind = bool_ if isinstance(number, bool) else int32 if isinstance(number, int) else float32
     target = kind if dtype is None else as_dtype(dtype, "full")
-    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    sizes = (shape,) if isinstance(shape, INTEGERS) else tuple(shape)
     try:
-        value = np.array(fill_value).astype(target) if target.kind in "fb" else np.array(fill_value, target)
-    except OverflowError:
+        value = np.array(number).astype(target) if target.kind in "fb" else np.array(number, target)
+    except (OverflowError, ValueError):
         raise ValidationError(f"full: {short_repr(fill_value)} is not a value of {target}") from None
     return array_of(np.full(sizes, value, target), device, "full")
 
@@ -135,7 +136,7 @@ def arange(
     [1.0, 1.25, 1.5, 1.75]
     """
     bounds = (start, stop, step)
-    kind = float32 if any(isinstance(value, float) for value in bounds) else int32
+    kind = float32 if any(isinstance(value, (float, np.floating)) for value in bounds) else int32
     target = kind if dtype is None else as_dtype(dtype, "arange")
     require(step != 0, f"arange: step must not be 0, got {step}")
     values = np.arange(*((start, stop, step) if stop is not None else (0, start, step)))
@@ -212,7 +213,7 @@ def meshgrid(*arrays: Array, indexing: str = "xy") -> list[Array]:
     ([[1, 2, 3], [1, 2, 3]], [[10, 10, 10], [20, 20, 20]])
     """
     require(indexing in ("xy", "ij"), f"meshgrid: indexing must be 'xy' or 'ij', got {short_repr(indexing)}")
-    rank = len(arrays)
+    rank, arrays = len(arrays), tuple(as_array(x, "meshgrid") for x in arrays)
     lines = []
     for x in arrays:
         require(x.rank == 1, f"meshgrid: takes arrays of one dimension, got {x.desc}")

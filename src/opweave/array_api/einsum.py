@@ -22,7 +22,8 @@ def einsum(subscripts: Any, /, *operands: Any) -> Array:
     """Compute a sum of products, whose axes have letters as labels, as NumPy does.
 
     Axes with the same label have the same size, or 1, which broadcasts. Labels that the result lacks are summed. A label that
-    an operand has twice stands for its diagonal, and "..." for all other axes. Operands are multiplied from left to right, by
+    an operand has twice stands for its diagonal, and "..." for all other axes, which the result must have.
+    Operands are multiplied from left to right, by
     `matmul` where that sums.
 
     Args:
@@ -47,6 +48,13 @@ def einsum(subscripts: Any, /, *operands: Any) -> Array:
 
 
 def _contract(formula: str, arrays: Sequence[Array]) -> Array:
+    terms, arrow, result_labels = formula.partition("->")
+    if arrow and "..." not in result_labels:
+        for term, x in zip(terms.split(","), arrays, strict=False):
+            letters = sum(map(str.isalpha, term))
+            # PyTorch, whose calls are contracted, too, sums these axes.
+            fits = "..." not in term or x.rank <= letters
+            require(fits, f"einsum: the result of {formula!r} lacks '...', which stands for axes of {x.desc}")
     try:
         result: Array = contract(ops, formula, arrays)
     except ValidationError as error:

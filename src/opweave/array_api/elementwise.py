@@ -15,7 +15,7 @@ from ..support.errors import ValidationError
 from . import host
 from .arguments import as_array, convert, require_kind
 from .declare import as_operands, binary, is_float, unary
-from .types import check_number
+from .types import check_number, promote
 
 _comparison, _test = partial(binary, to_mask=True), partial(unary, to_mask=True)
 
@@ -279,7 +279,7 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
         max: the upper bound, a number or an array that broadcasts with `x`; default: none.
 
     Returns: An array of the broadcast shape, in the data type of `x`.
-    Raises: `x` is neither integers nor floats, or a bound is of a different kind.
+    Raises: `x` is neither integers nor floats, or its data type does not hold that of a bound.
 
     >>> xp.clip(xp.asarray([-1.0, 0.5, 3.0]), 0.0, 1.0).tolist()
     [0.0, 0.5, 1.0]
@@ -294,8 +294,8 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
             check_number(bound, dtype, "clip")
         else:
             bound = as_array(bound, "clip")
-            if bound.dtype.kind != dtype.kind:
-                raise ValidationError(f"clip: bounds must be of the kind of x, {dtype}, got {bound.dtype}")
+            if promote(bound.dtype, dtype) != dtype:
+                raise ValidationError(f"clip: bounds must have a data type that {dtype} of x holds, got {bound.dtype}")
             bound = convert(bound, dtype)
         result = limit(result, bound)
     return result

@@ -20,7 +20,7 @@ from ..core.operation import Limits
 from ..lazy.array import Array
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
-from .arguments import as_array, axes_of, axis_of
+from .arguments import INTEGERS, as_array, axes_of, axis_of
 from .complex_array import ComplexArray
 from .complex_numbers import as_complex, joined
 from .conversion import array_of
@@ -82,7 +82,7 @@ _host_transform = on_host("fft", _host_rule, _host_kernel, real=_PART, imag=Limi
 
 def _length_of(n: Any, default: int, name: str) -> int:
     count = default if n is None else n
-    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+    if isinstance(count, bool) or not isinstance(count, INTEGERS) or count < 1:
         raise ValidationError(f"{name}: the length must be a positive integer, got {short_repr(count)}")
     return int(count)
 
@@ -392,7 +392,7 @@ def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: MLContext 
 
 def _shift(x: Any, axes: int | Sequence[int] | None, name: str, by: Any) -> Any:
     x = x if isinstance(x, ComplexArray) else as_array(x, name)
-    places = axes_of(axes if axes is None or isinstance(axes, int) else tuple(axes), x.ndim, name)
+    places = axes_of(axes if axes is None or isinstance(axes, INTEGERS) else tuple(axes), x.ndim, name)
     if not places:
         return +x if isinstance(x, ComplexArray) else x
     shifts = [by(x.shape[at]) for at in places]

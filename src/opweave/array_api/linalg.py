@@ -19,7 +19,7 @@ from ..lazy.array import Array
 from ..support.errors import require
 from ..support.names import short_repr
 from . import lapack
-from .arguments import as_array, axes_of, axis_of, convert, promote_operands, require_kind
+from .arguments import INTEGERS, as_array, axes_of, axis_of, convert, promote_operands, require_kind
 from .creation import eye
 from .docs import complete
 from .elementwise import abs
@@ -256,7 +256,7 @@ def matrix_power(x: Array, n: int, /) -> Array:
 
 def power_of(x: Any, n: int, inverse: Callable[[Any], Any]) -> Any:
     """Multiply matrices of floats or complex numbers with themselves, by squares; return None for the power 0."""
-    is_integer = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
+    is_integer = isinstance(n, INTEGERS) and not isinstance(n, bool)
     require(is_integer, f"matrix_power: n must be an integer, got {short_repr(n)}")
     if n < 0:
         x, n = inverse(x), -n
@@ -294,7 +294,8 @@ def are_large(values: Array, shape: Sequence[int], rtol: float | Array | None) -
         limit = float(np.finfo(values.dtype).eps * sorted(shape[-2:])[-1])
     elif not isinstance(rtol, (int, float)):
         limit = expand_dims(convert(as_array(rtol, "rtol"), values.dtype), -1)
-    return values > limit * max(values, axis=-1, keepdims=True)
+    result: Array = values > limit * max(values, axis=-1, keepdims=True)
+    return result
 
 
 def outer(x1: Array, x2: Array, /) -> Array:

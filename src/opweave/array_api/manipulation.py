@@ -15,7 +15,7 @@ from ..core.shapes import broadcast
 from ..lazy.array import Array
 from ..support.errors import require
 from ..support.names import short_repr
-from .arguments import as_array, axes_of, axis_of, of_type, promote_operands, require_kind, with_axis
+from .arguments import INTEGERS, as_array, axes_of, axis_of, of_type, promote_operands, require_kind, with_axis
 
 
 def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
@@ -76,7 +76,7 @@ def reshape(x: Array, /, shape: Sequence[int], *, copy: bool | None = None) -> A
     [[1, 2], [3, 4]]
     """
     x = as_array(x, "reshape")
-    sizes = [int(size) for size in ((shape,) if isinstance(shape, int) else shape)]
+    sizes = [int(size) for size in ((shape,) if isinstance(shape, INTEGERS) else shape)]
     if sizes.count(-1) == 1:
         others = -prod(sizes)
         fits = others > 0 and x.size % others == 0
@@ -206,10 +206,10 @@ def roll(x: Array, /, shift: int | Sequence[int], *, axis: int | Sequence[int] |
     """
     x = as_array(x, "roll")
     if axis is None:
-        require(isinstance(shift, int), f"roll: shift must be an integer without axis, got {short_repr(shift)}")
+        require(isinstance(shift, INTEGERS), f"roll: shift must be an integer without axis, got {short_repr(shift)}")
         return reshape(roll(reshape(x, [-1]), shift, axis=0), x.shape)
-    axes = [axis_of(item, x.rank, "roll") for item in ((axis,) if isinstance(axis, int) else axis)]
-    shifts = [shift] * len(axes) if isinstance(shift, int) else list(shift)
+    axes = [axis_of(item, x.rank, "roll") for item in ((axis,) if isinstance(axis, INTEGERS) else axis)]
+    shifts = [int(by) for by in ([shift] * len(axes) if isinstance(shift, INTEGERS) else shift)]
     require(len(shifts) == len(axes), f"roll: shift {short_repr(shifts)} and axis {axes} have different lengths")
     result = x
     for at, by in zip(axes, shifts, strict=True):
@@ -235,10 +235,11 @@ def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Arr
     [1, 1, 2, 2]
     """
     x = as_array(x, "repeat")
-    if isinstance(repeats, Array):
-        return _repeat_by(x, repeats, axis)
-    is_number = isinstance(repeats, int) and repeats >= 0
+    if isinstance(repeats, (Array, np.ndarray)):
+        return _repeat_by(x, as_array(repeats, "repeat"), axis)
+    is_number = isinstance(repeats, INTEGERS) and repeats >= 0
     require(is_number, f"repeat: repeats must be an integer that is not negative, got {short_repr(repeats)}")
+    repeats = int(repeats)
     if axis is None:
         return repeat(reshape(x, [-1]), repeats, axis=0)
     at = axis_of(axis, x.rank, "repeat")

@@ -11,7 +11,7 @@ from math import prod as product
 from .. import ops
 from ..lazy.array import Array
 from ..support.errors import ValidationError, require
-from .arguments import axes_of, axis_of, promote_operands
+from .arguments import INTEGERS, axes_of, axis_of, promote_operands
 from .manipulation import broadcast_arrays, expand_dims, permute_dims, reshape, squeeze
 from .statistics import sum
 
@@ -80,7 +80,7 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
     30.0
     """
     (x1, x2), dtype = promote_operands("tensordot", "numeric", x1, x2)
-    if isinstance(axes, int):
+    if isinstance(axes, INTEGERS):
         require(0 <= axes <= x1.rank, f"tensordot: axes must be in [0, {x1.rank}], got {axes}")
         axes = (range(x1.rank - axes, x1.rank), range(axes))
     first, second = (axes_of(tuple(item), x.rank, "tensordot") for item, x in zip(axes, (x1, x2), strict=True))
@@ -88,9 +88,10 @@ def tensordot(x1: Array, x2: Array, /, *, axes: int | tuple[Sequence[int], Seque
     if sizes != [x2.shape[at] for at in second]:
         raise ValidationError(f"tensordot: axes {first} of {x1.desc} do not fit axes {second} of {x2.desc}")
     kept = [[at for at in range(x.rank) if at not in used] for x, used in ((x1, first), (x2, second))]
-    shape = [x.shape[at] for x, left in zip((x1, x2), kept, strict=True) for at in left]
-    left = reshape(permute_dims(x1, [*kept[0], *first]) if x1.rank else x1, [-1, product(sizes)])
-    right = reshape(permute_dims(x2, [*second, *kept[1]]) if x2.rank else x2, [product(sizes), -1])
+    rows, columns = ([x.shape[at] for at in left] for x, left in zip((x1, x2), kept, strict=True))
+    shape = [*rows, *columns]
+    left = reshape(permute_dims(x1, [*kept[0], *first]) if x1.rank else x1, [product(rows), product(sizes)])
+    right = reshape(permute_dims(x2, [*second, *kept[1]]) if x2.rank else x2, [product(sizes), product(columns)])
     if dtype.kind == "f":
         return reshape(ops.matmul(left, right), shape)
     a, b = broadcast_arrays(expand_dims(left, 2), expand_dims(right, 0))

@@ -22,7 +22,7 @@ from ..core.dtypes import FLOAT64
 from ..lazy.array import Array
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
-from .arguments import as_array, axis_of, convert
+from .arguments import INTEGERS, as_array, axis_of, convert
 from .conversion import array_of
 from .creation import arange, full
 from .docs import complete
@@ -43,7 +43,7 @@ _MAX_RANGE = 2**32
 
 def _shape_of(size: Any, name: str) -> tuple[int, ...]:
     sizes = () if size is None else tuple(size) if isinstance(size, Sequence) else (size,)
-    is_shape = all(isinstance(item, (int, np.integer)) and not isinstance(item, bool) and item >= 0 for item in sizes)
+    is_shape = all(isinstance(item, INTEGERS) and not isinstance(item, bool) and item >= 0 for item in sizes)
     require(is_shape, f"{name}: size must be an integer or integers that are not negative, got {short_repr(size)}")
     return tuple(int(item) for item in sizes)
 
@@ -62,9 +62,7 @@ class Generator:
     """
 
     def __init__(self, seed: int | None = None, *, device: MLContext | None = None) -> None:
-        is_seed = seed is None or (
-            isinstance(seed, (int, np.integer)) and not isinstance(seed, bool) and 0 <= seed < 2**64
-        )
+        is_seed = seed is None or (isinstance(seed, INTEGERS) and not isinstance(seed, bool) and 0 <= seed < 2**64)
         require(is_seed, f"default_rng: seed must be an integer in [0, 2**64), got {short_repr(seed)}")
         self.seed = secrets.randbits(64) if seed is None else int(seed)
         self.device = current_context() if device is None else device
@@ -217,7 +215,7 @@ class Generator:
         target = int32 if dtype is None else as_dtype(dtype, "integers")
         require(isdtype(target, "integral"), f"integers: dtype must be a type of integers, got {target}")
         for bound in (low, 0 if high is None else high):
-            is_integer = isinstance(bound, (int, np.integer)) and not isinstance(bound, bool)
+            is_integer = isinstance(bound, INTEGERS) and not isinstance(bound, bool)
             require(is_integer, f"integers: low and high must be integers, got {short_repr(bound)}")
         first, stop = (0, int(low)) if high is None else (int(low), int(high))
         count = stop - first + bool(endpoint)
@@ -247,7 +245,7 @@ class Generator:
         >>> sorted(xp.random.default_rng(5).permutation(4).tolist())
         [0, 1, 2, 3]
         """
-        if isinstance(x, (int, np.integer)) and not isinstance(x, bool):
+        if isinstance(x, INTEGERS) and not isinstance(x, bool):
             require(bool(x >= 0), f"permutation: x must not be negative, got {x}")
             return self._order(int(x))
         array = as_array(x, "permutation")
@@ -283,7 +281,7 @@ class Generator:
         [20, 20, 20, 20]
         """
         shape = _shape_of(size, "choice")
-        if isinstance(a, (int, np.integer)) and not isinstance(a, bool):
+        if isinstance(a, INTEGERS) and not isinstance(a, bool):
             array, count, at = None, int(a), 0
         else:
             array = as_array(a, "choice")

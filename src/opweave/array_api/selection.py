@@ -58,7 +58,8 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     >>> xp.take_along_axis(xp.asarray([[1, 2], [3, 4]]), xp.asarray([[1], [0]])).tolist()
     [[2], [3]]
     """
-    x, at = as_array(x, "take_along_axis"), axis_of(axis, x.rank, "take_along_axis")
+    x = as_array(x, "take_along_axis")
+    at = axis_of(axis, x.rank, "take_along_axis")
     positions = positions_of(indices, "take_along_axis")
     require(positions.rank == x.rank, f"take_along_axis: indices must have {x.rank} dimensions, got {positions.desc}")
     shape = broadcast(with_axis(x.shape, at, 1), with_axis(positions.shape, at, 1))

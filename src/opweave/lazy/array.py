@@ -17,7 +17,7 @@ from weakref import ref
 import numpy as np
 
 from .. import memory
-from ..core.dtypes import INFO, DataType
+from ..core.dtypes import FLOAT64, INFO, DataType
 from ..core.graph import Desc, Operand, map_operands, title
 from ..core.operation import Op
 from ..core.operators import Operators
@@ -188,6 +188,13 @@ _REFLECTED = {
     "divide": "__rtruediv__",
     "power": "__rpow__",
     "matmul": "__rmatmul__",
+    "floor_divide": "__rfloordiv__",
+    "remainder": "__rmod__",
+    "bitwise_and": "__rand__",
+    "bitwise_or": "__ror__",
+    "bitwise_xor": "__rxor__",
+    "left_shift": "__rlshift__",
+    "right_shift": "__rrshift__",
 }
 """The ufunc that NumPy calls for `array + self` -> the operator of `self`."""
 
@@ -255,7 +262,10 @@ class Array(LazyValue, StandardArray, ArrayLike):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         # Comparisons with a NumPy array on the left: array < self.
         if method == "__call__" and not options and ufunc.__name__ in COMPARISONS.values():
-            return getattr(self.__array_namespace__(), ufunc.__name__)(*inputs)
+            first, second = inputs
+            # NumPy passes its float64, which is a kind of Python's float, as an array.
+            first = first.item() if type(first) is np.ndarray and first.ndim == 0 and first.dtype == FLOAT64 else first
+            return getattr(self.__array_namespace__(), ufunc.__name__)(first, second)
         if method == "__call__" and not options and ufunc.__name__ in _REFLECTED and not isinstance(inputs[0], Array):
             # The reflected operator promotes, and refuses truth values.
             return getattr(self, _REFLECTED[ufunc.__name__])(inputs[0])

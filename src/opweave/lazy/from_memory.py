@@ -37,6 +37,8 @@ def array(values: Any, data_type: DataType | None = None, *, copy: bool = True) 
 
     In a context on a GPU, values are copied to the device, and results stay there until they are read.
 
+    As in NumPy, a Python integer that `data_type` does not hold is an error, while integers of an array wrap around.
+
     >>> import opweave as ow
     >>> x = ow.array([[1.0, 2.0], [3.0, 4.0]])
     >>> (x @ x + 1).tolist()

@@ -160,12 +160,19 @@ def _is_mask(array: StandardArray) -> bool:
     return array.data_type == "uint8" and array.dtype.kind == "b"
 
 
-def _kind_of(value: Any) -> str:
-    """Return NumPy's letter for the data type of an array that is not Opweave's, or "c" for a complex number."""
+def _is_promoted(array: StandardArray, value: Any) -> bool:
+    """Whether an operand that is no array of Opweave is promoted with an array, or refused by the rules of promotion.
+
+    Floats of 64 bits are refused by the operation, because NumPy makes them of numbers by default.
+    """
     if type(value) is float or type(value) is int:
-        return ""
-    kind: str = "c" if isinstance(value, complex) else getattr(getattr(value, "dtype", None), "kind", "")
-    return kind
+        return False
+    if isinstance(value, (bool, complex)):
+        return True
+    dtype = getattr(value, "dtype", None)
+    if not isinstance(dtype, np.dtype):
+        return False
+    return dtype.kind in "bc" or (dtype != array.dtype and dtype != FLOAT64)
 
 
 def _operator(function: str, swap: bool = False) -> Callable[[Any, Any], Any]:
@@ -184,14 +191,14 @@ def _promoting(operation: str, swap: bool) -> Callable[[Any, Any], Any]:
     function = _PROMOTED[operation]
 
     def method(self: StandardArray, other: Any) -> Any:
+        if isinstance(other, np.float64):
+            other = float(other)
         if isinstance(other, StandardArray):
             # The function refuses truth values, which operations take for uint8.
             is_promoted = other.data_type != self.data_type or _is_mask(self) or _is_mask(other)
         else:
-            is_promoted = _is_mask(self) or _kind_of(other) in ("b", "c")
-        if isinstance(other, np.float64):
-            other = float(other)
-        elif isinstance(other, np.ndarray) and self.data_type == FLOAT64:
+            is_promoted = _is_mask(self) or _is_promoted(self, other)
+        if isinstance(other, np.ndarray) and self.data_type == FLOAT64:
             other = _function("asarray")(other, device=self.context)
         if operation == "div" and self.data_type not in (*FLOATS, FLOAT64) and is_value(other):
             kind = "bool" if _is_mask(self) else self.data_type
