@@ -344,3 +344,48 @@ def test_results_on_a_gpu_are_in_the_order_of_pytorchs_stream() -> None:
             with torch.cuda.stream(stream):
                 image = torch.randn(2, 3, 8, 8, device="cuda")
                 agree(block().cuda(), _same_buffers(compiled, module), image * 2)
+
+
+def _write_and_copy(x: Tensor) -> Tensor:
+    x.add_(1)
+    return x.clone()
+
+
+def _write_and_return(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = x.t()
+    y.add_(1)
+    return y, x.clone(), x[0]
+
+
+RESULTS: dict[str, Any] = {
+    "copy": lambda x: x.clone(),
+    "argument": lambda x: x,
+    "views": lambda x: (x.t(), x[0], x.view(-1), x.detach(), x[:, 1:]),
+    "constants": lambda x: (torch.zeros(3), torch.zeros(3), torch.tensor([1.0, 2.0])),
+    "copies": lambda x: (x.clone(), x.clone(), x.t().contiguous(), x.to(torch.float32, copy=True)),
+    "same type": lambda x: (x.contiguous(), x.to(torch.float32)),
+    "of a result": lambda x: (lambda y: (y, y.clone(), y))(x + 1),
+    "written, copied": _write_and_copy,
+    "written, returned": _write_and_return,
+    "parts": lambda x: x.split(1),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_share_memory_as_in_eager_mode(name: str) -> None:
+    """A later write to a result changes the argument where PyTorch says so, and never constants or other results."""
+
+    def outcome(function: Any) -> list[Any]:
+        x = torch.arange(6.0).reshape(2, 3)
+        results = function(x)
+        results = results if isinstance(results, tuple) else (results,)
+        tensors = (x, *results)
+        shared = [[a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for b in tensors] for a in tensors]
+        values = [result.tolist() for result in results]
+        for result in results:
+            result.fill_(7)
+        return [shared, values, x.tolist()]
+
+    compiled = compiled_by_opweave(RESULTS[name])
+    for _ in range(2):
+        assert outcome(compiled) == outcome(RESULTS[name])

@@ -427,7 +427,7 @@ class HostRunner:
     """Runs a graph on tensors in the memory of the host."""
 
     def __init__(self, program: CapturedProgram, context: MLContext, fallback: str) -> None:
-        self._runner = ModuleRunner(program, context, {}, fallback)
+        self._runner = ModuleRunner(program, context, {}, fallback, shares=True)
         self.converted = self._runner.converted
 
     def is_current(self) -> bool:
@@ -449,7 +449,7 @@ class GpuRunner:
 
     def __init__(self, program: CapturedProgram, context: MLContext, fallback: str) -> None:
         self._context = context
-        self.converted: ConvertedProgram = convert_program(program, context, {}, fallback=fallback)
+        self.converted: ConvertedProgram = convert_program(program, context, {}, fallback=fallback, shares=True)
         number = int(context.device.name.partition(":")[2] or 0)
         self._device = torch.device("cuda", number)
         # Outputs without an entry are shapes that only the graph needs.
@@ -487,10 +487,12 @@ class GpuRunner:
                 return results[output.name]
             if output.position is not None:
                 return leaves[output.position]
+            if output.view is not None:
+                return converted.view_of(output.view, leaves)
             if isinstance(output.value, Size):
                 shapes = {item.name: tuple(shape_of(sources[item.name])) for item in self._inputs}
                 return output.value.at(sizes_of(graph.inputs if graph is not None else {}, shapes, "call"))
-            return output.value
+            return output.constant()
 
         return tuple(map(result_of, converted.outputs))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from ..support.errors import NotSupportedError
 from .convert import FallbackCall, LabellingBuilder, ProgramConversion
 from .sizes import SizeNames
 from .tensors import data_type_of, require_dense, shape_of
-from .views import written_arguments_of
+from .views import can_replay, replay, roots_of, written_arguments_of
 
 
 @dataclass
@@ -47,12 +48,20 @@ class ProgramOutput:
         position: of an argument that is returned, its position among the flattened arguments; else None.
         value: the value of others: a number, a size, or a tensor that is always the same.
         dtype: PyTorch's data type.
+        is_shared: whether the tensor in `value` is a parameter or a buffer; otherwise each call returns a copy.
+        view: the node of a view of an argument, which `ConvertedProgram.view_of` makes; else None.
     """
 
     name: str
     position: int | None
     value: Any
     dtype: Any
+    is_shared: bool = False
+    view: Any = None
+
+    def constant(self) -> Any:
+        """The value that a call returns."""
+        return self.value.clone() if isinstance(self.value, torch.Tensor) and not self.is_shared else self.value
 
 
 @dataclass
@@ -68,6 +77,7 @@ class ConvertedProgram:
         arguments: the names of the flattened arguments.
         fallbacks: calls that PyTorch runs.
         operands: node of the program -> the operands that it became, for comparisons.
+        sources: node of an input of the program -> its position among the arguments, or the tensor of a parameter or buffer.
     """
 
     graph: MLGraph | None
@@ -78,6 +88,13 @@ class ConvertedProgram:
     arguments: list[str]
     fallbacks: list[FallbackCall]
     operands: dict[Any, tuple[MLOperand, ...]] = field(default_factory=dict)
+    sources: dict[Any, Any] = field(default_factory=dict)
+
+    def view_of(self, node: Any, leaves: Sequence[Any]) -> Any:
+        """The tensor of a node that is a view of an argument, a parameter or a buffer."""
+        return replay(
+            node, {n: leaves[source] if isinstance(source, int) else source for n, source in self.sources.items()}
+        )
 
 
 def convert_program(
@@ -87,10 +104,12 @@ def convert_program(
     *,
     fallback: str = "auto",
     numbers: Mapping[str, int] | None = None,
+    shares: bool = False,
 ) -> ConvertedProgram:
     """Convert an exported program to a graph of a context.
 
-    `names` are the names of dimensions, by input and axis; `numbers` are those of PyTorch's symbols, for a static graph.
+    `names` are the names of dimensions, by input and axis; `numbers` are those of PyTorch's symbols, for a static graph. With
+    `shares`, views of arguments are no outputs of the graph, but made by `ConvertedProgram.view_of`.
     """
     program = _without_vmap(program)
     signature = program.graph_signature
@@ -138,7 +157,8 @@ def convert_program(
     conversion = ProgramConversion(builder, sizes, takes_fallback=fallback == "auto")
     results, final = conversion.run(program.graph_module, values)
     builder.label = ""
-    return _Ends(program, conversion, inputs, values, constants, arguments).build(list(results), final)
+    ends = _Ends(program, conversion, inputs, values, constants, arguments, shares=shares)
+    return ends.build(list(results), final)
 
 
 def _without_vmap(program: Any) -> Any:
@@ -207,68 +227,100 @@ class _Ends:
         values: list[Any],
         constants: dict[int, Any],
         arguments: list[str],
+        *,
+        shares: bool,
     ) -> None:
         self.program, self.conversion, self.inputs, self.values = program, conversion, inputs, values
-        self.constants, self.arguments = constants, arguments
+        self.constants, self.arguments, self.shares = constants, arguments, shares
         self.ends: dict[str, MLOperand] = {}
+        # Name of an output -> the node whose memory it has in PyTorch.
+        self._owners: dict[str, Any] = {}
 
     def build(self, results: list[Any], final: list[Any]) -> ConvertedProgram:
         """Build the graph."""
         signature, conversion = self.program.graph_signature, self.conversion
         specs = signature.output_specs
-        metas = [getattr(node, "meta", {}).get("val") for node in _output_nodes(self.program)]
+        nodes = _output_nodes(self.program)
+        roots = roots_of(self.program.graph_module)
+        placeholders = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
         writes: dict[str, str] = {}
         outputs: list[ProgramOutput] = []
         by_target = {spec.target: spec.arg.name for spec in signature.input_specs if spec.target is not None}
-        for spec, value, meta in zip(specs, results, metas, strict=True):
+        for spec, value, node in zip(specs, results, nodes, strict=True):
+            root = roots.get(node, node)
             if spec.kind == OutputKind.BUFFER_MUTATION:
-                self._write(writes, value, by_target[spec.target])
+                self._write(writes, value, by_target[spec.target], root)
             elif spec.kind == OutputKind.USER_INPUT_MUTATION:
-                self._write(writes, value, spec.target)
+                self._write(writes, value, spec.target, root)
             elif spec.kind == OutputKind.USER_OUTPUT:
-                outputs.append(self._output(value, meta, spec.arg))
+                outputs.append(self._output(value, node, spec.arg, root))
             else:
                 raise NotSupportedError(f"from_torch: the program returns {spec.kind.name}: export it for inference")
         named = {item.name: item for item in self.inputs}
         for spec, value, last in zip(signature.input_specs, self.values, final, strict=True):
             if last is not value and spec.arg.name in named:
-                self._write(writes, last, spec.arg.name)
+                self._write(writes, last, spec.arg.name, placeholders[spec.arg.name])
         hidden = shapes_needed(conversion.builder, self.ends) if self.ends else {}
         graph = conversion.builder.build(self.ends | hidden) if self.ends else None
         names = {*writes.values(), *(graph.inputs if graph is not None else named)}
         inputs = [item for item in self.inputs if item.name in names]
         return ConvertedProgram(
-            graph, inputs, outputs, writes, self.constants, self.arguments, conversion.fallbacks, conversion.operands
+            graph,
+            inputs,
+            outputs,
+            writes,
+            self.constants,
+            self.arguments,
+            conversion.fallbacks,
+            conversion.operands,
+            self._sources(placeholders) if self.shares else {},
         )
 
-    def _output(self, value: Any, meta: Any, argument: Any) -> ProgramOutput:
+    def _sources(self, placeholders: Mapping[str, Any]) -> dict[Any, Any]:
+        positions = count()
+        return {
+            placeholders[spec.arg.name]: next(positions)
+            if spec.kind == InputKind.USER_INPUT
+            else state_of_input(self.program, spec)
+            for spec in self.program.graph_signature.input_specs
+        }
+
+    def _output(self, value: Any, node: Any, argument: Any, root: Any) -> ProgramOutput:
         if isinstance(value, (MLOperand, torch.Tensor)):
-            dtype = meta.dtype
-            if isinstance(value, MLOperand) and value.is_input:
+            dtype = node.meta["val"].dtype
+            is_argument = root.op == "placeholder"
+            if self.shares and is_argument and root.meta["val"].dtype is dtype and can_replay(node, root):
+                return ProgramOutput("", None, None, dtype, view=node)
+            if isinstance(value, MLOperand) and value.is_input and is_argument:
                 for item in self.inputs:
-                    if item.name == value.name and item.position is not None and item.dtype is dtype:
+                    if item.name == value.name == root.name and item.position is not None and item.dtype is dtype:
                         return ProgramOutput("", item.position, None, dtype)
             if isinstance(value, torch.Tensor):
-                return ProgramOutput("", None, value.detach(), dtype)
-            return ProgramOutput(self._end(value, argument.name), None, None, dtype)
+                is_shared = is_argument or root.op == "get_attr"
+                return ProgramOutput("", None, value.detach(), dtype, is_shared=is_shared)
+            return ProgramOutput(self._end(value, argument.name, root), None, None, dtype)
         return ProgramOutput("", None, value, None)
 
-    def _write(self, writes: dict[str, str], value: Any, target: str) -> None:
+    def _write(self, writes: dict[str, str], value: Any, target: str, root: Any) -> None:
         """Add an output of the graph that is written to an input; each output is written to one."""
-        name = self._end(value, target)
+        name = self._end(value, target, root)
         if name in writes:
-            name = self._end(self.conversion.builder.identity(self.conversion.operand_of(value)), target)
+            name = self._end(self.conversion.builder.identity(self.conversion.operand_of(value)), target, root)
         writes[name] = target
 
-    def _end(self, value: Any, name: str) -> str:
-        """Add an output of the graph; return its name."""
+    def _end(self, value: Any, name: str, root: Any) -> str:
+        """Add an output of the graph, unless another one has its memory in PyTorch; return its name."""
         operand = self.conversion.operand_of(value)
+        is_new = operand.node is not None
         for other, end in self.ends.items():
             if end is operand:
-                return other
+                if self._owners[other] is root:
+                    return other
+                is_new = False
         while name in self.ends:
             name += "_"
-        self.ends[name] = operand if operand.node is not None else self.conversion.builder.identity(operand)
+        self.ends[name] = operand if is_new else self.conversion.builder.identity(operand)
+        self._owners[name] = root
         return name
 
 

@@ -62,11 +62,17 @@ class ModuleRunner:
     """
 
     def __init__(
-        self, program: Any, context: MLContext, names: dict[tuple[str, int], str], fallback: str = "auto"
+        self,
+        program: Any,
+        context: MLContext,
+        names: dict[tuple[str, int], str],
+        fallback: str = "auto",
+        *,
+        shares: bool = False,
     ) -> None:
         check_devices({name: t for name, t in program.state_dict.items() if isinstance(t, torch.Tensor)})
         self.program, self.context, self.names = program, context, names
-        self.converted: ConvertedProgram = convert_program(program, context, names, fallback=fallback)
+        self.converted: ConvertedProgram = convert_program(program, context, names, fallback=fallback, shares=shares)
         self._targets = frozenset(self.converted.writes.values())
         self._sizes: tuple[dict[str, tuple[int, ...]], dict[str, int]] = {}, {}
         """The shapes of the inputs of the last call, and the size of each name."""
@@ -203,7 +209,9 @@ class ModuleRunner:
             return _as_kind(results[output.name], output.dtype, kind)
         if output.position is not None:
             return leaves[output.position]
-        value = output.value
+        if output.view is not None:
+            return self.converted.view_of(output.view, leaves)
+        value = output.constant()
         if isinstance(value, Size):
             return value.at(sizes)
         if isinstance(value, torch.Tensor):

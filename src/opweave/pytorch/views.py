@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -37,13 +37,47 @@ def written_arguments(target: Any) -> tuple[tuple[int, str], ...]:
     return tuple((k, a.name) for k, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write)
 
 
+_DROPOUTS = frozenset(
+    f"aten::{name}" for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+)
+"""Operators that return their argument unless they train, which their schemas do not say."""
+
+
 @cache
-def is_view(target: Any) -> bool:
-    """Whether the result of an operator may be a view of its first argument."""
+def _may_be_view(target: Any) -> bool:
+    """Whether the schema of an operator says that its result may be a view of its first argument."""
     schema = schema_of(target)
-    if schema is None or schema.is_mutable or not schema.arguments:
+    return bool(schema.arguments) and schema.arguments[0].alias_info is not None
+
+
+def is_view(node: Any) -> bool:
+    """Whether the result of a call is a view of its first argument, which is a node.
+
+    Calls such as `contiguous`, `reshape` and `to` copy what does not fit: tensors without memory tell them apart.
+    """
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], torch.fx.Node):
         return False
-    return schema.arguments[0].alias_info is not None
+    if node.target is operator.getitem:
+        return is_view(node.args[0])
+    schema, base = schema_of(node.target), node.args[0].meta.get("val")
+    if schema is None or schema.is_mutable or not isinstance(base, torch.Tensor):
+        return False
+    if schema.name in _DROPOUTS:
+        probability, trains = (*node.args[1:], *node.kwargs.values())
+        return not trains or probability == 0
+    if _is_alias(node.meta.get("val"), base):
+        # PyTorch copies no constant that has no memory yet.
+        return schema.name != "aten::lift_fresh_copy"  # type: ignore[no-any-return]
+    if not _may_be_view(node.target):
+        return False
+    # Those of a program from a file have no common memory.
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta.get("val"))
+    return _is_alias(node.target(*args, **kwargs), base)
+
+
+def _is_alias(value: Any, base: Any) -> bool:
+    leaves = value if isinstance(value, (tuple, list)) else (value,)
+    return any(isinstance(leaf, torch.Tensor) and torch._C._is_alias_of(leaf, base) for leaf in leaves)
 
 
 @cache
@@ -57,9 +91,48 @@ def functional(target: Any) -> Any:
     raise NotSupportedError(f"from_torch: {target} writes to an argument, and PyTorch has no form of it that does not")
 
 
+def roots_of(module: Any) -> dict[Any, Any]:
+    """Node of a program -> the node whose memory its tensor has in PyTorch, if that is another node."""
+    roots: dict[Any, Any] = {}
+    for node in module.graph.nodes:
+        if _shares(node):
+            roots[node] = roots.get(node.args[0], node.args[0])
+    return roots
+
+
+def _shares(node: Any) -> bool:
+    """Whether the result of a node has the memory of its first argument."""
+    if node.op != "call_function":
+        return False
+    return is_mutable(node.target) or is_view(node)
+
+
+def can_replay(node: Any, root: Any) -> bool:
+    """Whether `replay` can make the tensor of a node from that of its root: by views, whose sizes follow from arguments."""
+    if node is root or node.op == "placeholder":
+        return True
+    if node.op != "call_function":
+        return False
+    if is_mutable(node.target):
+        return can_replay(node.args[0], root)
+    is_size = not isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
+    return (is_size or _shares(node)) and all(can_replay(argument, root) for argument in node.all_input_nodes)
+
+
+def replay(node: Any, values: Mapping[Any, Any]) -> Any:
+    """The tensor of a node as a view of those in `values`, after all writes."""
+    if node in values:
+        return values[node]
+    if is_mutable(node.target):
+        return replay(node.args[0], values)
+    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: replay(argument, values))
+    with torch.no_grad():
+        return node.target(*args, **kwargs)
+
+
 def written_arguments_of(module: Any) -> set[Any]:
     """The inputs of a program that it writes to, by themselves, by views, or in parts of control flow."""
-    roots: dict[Any, Any] = {}
+    roots = roots_of(module)
     written: set[Any] = set()
     for node in module.graph.nodes:
         if node.op != "call_function":
@@ -69,9 +142,6 @@ def written_arguments_of(module: Any) -> set[Any]:
             for position, name in written_arguments(target):
                 argument = node.args[position] if position < len(node.args) else node.kwargs.get(name)
                 written.add(roots.get(argument, argument))
-            roots[node] = roots.get(node.args[0], node.args[0])
-        elif is_view(target) or (target is operator.getitem and is_view(node.args[0].target)):
-            roots[node] = roots.get(node.args[0], node.args[0])
         elif isinstance(target, HigherOrderOperator):
             written |= {roots.get(argument, argument) for argument in _written_by_part(module, node)}
     return {node for node in written if node.op == "placeholder"}
@@ -110,7 +180,7 @@ class Views:
                 raise NotSupportedError(f"from_torch: {node.target} in {place_of(node)} writes to several arguments")
             self.write(node.args[0], value)
             self._add(node, node.args[0])  # the result is the argument
-        elif is_view(node.target) or (node.target is operator.getitem and is_view(node.args[0].target)):
+        elif is_view(node):
             self._add(node, node.args[0])
 
     def write(self, node: Any, value: Any) -> None:
@@ -153,6 +223,11 @@ class Views:
                 f"from_torch: {place_of(view)} writes to a view made by {target}; write to a copy (clone), and return that"
             )
         own = frame.owner
+        dtypes = {getattr(node.meta["val"], "dtype", None) for node in (view, base)}
+        if len(dtypes - {None}) > 1:
+            raise NotSupportedError(
+                f"from_torch: {place_of(view)} writes to the bytes of a tensor of another data type"
+            )
         if isinstance(new, (tuple, list)):
             new = [own.operand_of(item) for item in new]
         return writer(
@@ -213,9 +288,22 @@ def _stacked(b: Any, old: MLOperand, new: Any, dim: int = 0) -> MLOperand:
 
 _WRITERS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(
-        ("view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "_unsafe_view", "view_as"), _reshaped
+        (
+            "view",
+            "reshape",
+            "flatten",
+            "unflatten",
+            "unsqueeze",
+            "squeeze",
+            "_unsafe_view",
+            "view_as",
+            "ravel",
+            "reshape_as",
+        ),
+        _reshaped,
     ),
-    **dict.fromkeys(("alias", "detach", "contiguous", "lift", "to"), _same),
+    **dict.fromkeys(("alias", "detach", "contiguous", "lift", "to", "type_as"), _same),
+    **dict.fromkeys((name.removeprefix("aten::") for name in _DROPOUTS), _same),
     "permute": _permuted,
     "transpose": _transposed,
     "t": _transposed,
