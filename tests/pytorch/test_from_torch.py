@@ -888,3 +888,57 @@ def test_resized_images_of_bytes_are_rounded(antialias: bool) -> None:
     difference = compiled(images).int() - resized(images).int()
     assert difference.abs().max() <= 1
     assert abs(difference.float().mean()) < 0.1  # PyTorch computes with a fixed point
+
+
+WRITES: dict[str, Any] = {
+    "to, copied": lambda x: x.to(torch.float32, copy=True),
+    "to another type": lambda x: x.to(torch.float64),
+    "to its type": lambda x: x.to(torch.float32),
+    "type_as": lambda x: x.type_as(x),
+    "contiguous, copied": lambda x: x.t().contiguous(),
+    "contiguous": lambda x: x.contiguous(),
+    "reshape, copied": lambda x: x.t().reshape(-1),
+    "flatten, copied": lambda x: x.t().flatten(),
+    "reshape": lambda x: x.reshape(-1),
+    "ravel": lambda x: x.ravel(),
+    "dropout": lambda x: torch.nn.functional.dropout(x, 0.5, training=False),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_reach_views_and_not_copies(name: str) -> None:
+    """Of calls that copy what does not fit, a write to the result changes the argument only if they have not copied."""
+
+    class Writing(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            y = WRITES[name](x)
+            y.add_(1)
+            return x * 1, y * 1
+
+    x = torch.arange(6.0).reshape(2, 3)
+    function = ow.pytorch.from_torch(Writing().eval(), (x,))
+    ours, theirs = x.clone(), x.clone()
+    for got, want in zip(function(ours), Writing()(theirs), strict=True):
+        torch.testing.assert_close(got, want)
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_results_that_no_converter_computes_are_decomposed() -> None:
+    class Statistics(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            q = x.reshape(1, 2, 3, 4)
+            attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)
+            return *torch.native_layer_norm(x, (4,), None, None, 1e-5), attention[1]
+
+    x = torch.randn(2, 3, 4)
+    for got, want in zip(ow.pytorch.from_torch(Statistics().eval(), (x,))(x), Statistics()(x), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_complex_results_without_elements() -> None:
+    class Turned(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * 1j
+
+    x = torch.zeros(0, 1, 3, dtype=torch.complex64)
+    assert ow.pytorch.from_torch(Turned().eval(), (x,))(x).shape == (0, 1, 3)

@@ -45,7 +45,7 @@ def _to_device(x: Array, device: MLContext, /, *, stream: Any = None) -> Array:
 def asarray(obj: Any, /, *, dtype: Any = None, device: MLContext | None = None, copy: bool | None = None) -> Array:
     """Make an array from numbers, nested lists, another array, or an object with DLPack or the buffer protocol.
 
-    As in NumPy, a Python integer that `dtype` does not hold is an error, while integers of an array wrap around, as in `astype`.
+    As in NumPy, a Python integer that `dtype` does not hold is an error, while integers of an array wrap around.
 
     Args:
         obj: the values.
@@ -123,8 +123,8 @@ def from_dlpack(x: Any, /, *, device: MLContext | None = None, copy: bool | None
 def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: MLContext | None = None) -> Array:
     """Convert an array to another data type.
 
-    Floats are truncated to integers, and integers that the type does not hold wrap around. In bool, zero is False, and everything
-    else True.
+    Floats are truncated to integers, and integers that the type does not hold wrap around. In bool, zero is False, and
+    everything else True.
 
     Args:
         dtype: the new data type.

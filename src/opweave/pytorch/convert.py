@@ -40,7 +40,7 @@ from .decompose import decompose
 from .fallback import Slot, TorchCall, add_torch_node
 from .labels import label_of, place_of
 from .narrow import stays_narrow
-from .registry import COMPLEX_CONVERTERS, CONVERTERS, AtenCall, NotConvertible
+from .registry import COMPLEX_CONVERTERS, CONVERTERS, AtenCall, NotConvertible, refuse_if
 from .sizes import SizeNames, maximum, minimum
 from .tensors import PARTS, array_of, data_type_of, require_dense, shape_of
 from .views import Views, functional, is_mutable, schema_of
@@ -199,7 +199,9 @@ class Frame:
         table = COMPLEX_CONVERTERS if _has_complex_numbers(node) else CONVERTERS
         if name in table:
             try:
-                return self._convert(node, name, table[name], args, kwargs)
+                value = self._convert(node, name, table[name], args, kwargs)
+                refuse_if(missing := self._missing_result(node, value), missing)
+                return value
             except NotConvertible as error:
                 reason = str(error)
             except (ValidationError, NotSupportedError) as error:
@@ -215,7 +217,11 @@ class Frame:
         if part is not None:
             module, leaves = part
             inner = Frame(self.owner, module, leaves, self.label or label_of(node))
-            return inner.run()
+            value = inner.run()
+            missing = self._missing_result(node, value)
+            if not missing:
+                return value
+            reason = f"{missing}, which PyTorch's decomposition does not compute"
         return self.run_by_torch(node, target, args, kwargs, reason)
 
     def _convert(
@@ -237,6 +243,19 @@ class Frame:
                 "call": AtenCall(name, torch.fx.map_arg(node.args, _meta), node.meta.get("val"), keeps_narrow),
             }
         return function(self.builder, *args, **kwargs)
+
+    def _missing_result(self, node: Any, value: Any) -> str:
+        """The reason why results are not those of a call: the program reads one that is left out; else empty.
+
+        PyTorch's decomposition of attention has weights in place of logarithms of sums, whose rank is another one.
+        """
+        if isinstance(value, (tuple, list)):
+            for user in node.users:
+                if user in self._live and user.target is operator.getitem and isinstance(_meta(user), torch.Tensor):
+                    result = value[user.args[1]]
+                    if result is None or len(result.shape) != len(shape_of(_meta(user))):
+                        return f"its result {user.args[1]} is read"
+        return ""
 
     def _bind(self, metas: Any, values: Any) -> None:
         """Keep the numbers of PyTorch's symbols that stand for values of constants, or for sizes that follow from them."""

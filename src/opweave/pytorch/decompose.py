@@ -52,7 +52,9 @@ def decompose(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, 
         filled = list(leaves)
         for place, value in zip(places, inputs, strict=True):
             filled[place] = value
+        # Decompositions may write to lists, which those of a program do not allow.
         positional, keywords = _pytree.tree_unflatten(filled, structure)
+        positional = [list(value) if isinstance(value, list) else value for value in positional]
         if target in rules:
             return rules[target](*positional, **keywords)
         return target.decompose(*positional, **keywords)

@@ -103,6 +103,8 @@ def tensor_of(array: np.ndarray, dtype: Any) -> Any:
     if dtype is torch.bool:
         return torch.from_numpy(array).view(torch.bool)
     if dtype in PARTS:
+        if not array.size:  # NumPy's strides of arrays without elements are none of PyTorch's complex tensors
+            return torch.empty(array.shape[:-1], dtype=dtype)
         return torch.view_as_complex(tensor_of(array, PARTS[dtype]))
     try:
         return torch.from_numpy(array)

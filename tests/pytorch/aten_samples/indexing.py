@@ -93,6 +93,7 @@ SAMPLES = {
     },
     "aten.index_select.default": [Sample(X, 1, torch.tensor([4, 0, 0])), Sample(X, -1, torch.tensor(3))],
     "aten.gather.default": [
+        Sample(floats(5), 0, torch.zeros(2, 0, dtype=torch.int64), names=False),
         Sample(X, 1, integers(4, 2, 6, low=0, high=5)),
         Sample(X, 0, integers(2, 3, 6, low=0, high=4)),
         Sample(floats(3), 0, torch.tensor([2, 2, 0, 1])),
@@ -161,21 +162,30 @@ SAMPLES = {
         for reduce in ("sum", "prod", "amax", "amin")
     ],
     "aten.index_add.default": [
+        Sample(floats(), 0, torch.tensor([0]), floats(seed=1), alpha=2),
         Sample(X, 1, torch.tensor([4, 0, 4]), floats(4, 3, 6)),
         Sample(X, -1, torch.tensor([4, 0]), floats(4, 5, 2), alpha=-2),
     ],
     "aten.index_copy.default": [
+        Sample(floats(), 0, torch.tensor([0]), floats(seed=1)),
         Sample(X, 0, torch.tensor([2, 0]), floats(2, 5, 6)),
         Sample(X, 1, torch.tensor([4, 0]), floats(4, 2, 6)),
         Sample(X, 2, torch.tensor([3]), floats(4, 5, 1)),
     ],
     "aten.index_fill.int_Scalar": [
+        Sample(floats(), 0, torch.tensor([0]), 2.5),
         Sample(X, 1, torch.tensor([4, 0]), 2.5),
         Sample(integers(5), 0, torch.tensor([1]), 7),
     ],
     "aten.index_fill.int_Tensor": [Sample(X, 1, torch.tensor([4, 0]), torch.tensor(2.5))],
     "aten.take.default": [Sample(X, torch.tensor([[0, 119], [7, -1]]))],
-    "aten.unfold.default": [Sample(X, 1, 3, 1), Sample(X, 2, 2, 2), Sample(X, 0, 4, 1), Sample(floats(9), -1, 4, 3)],
+    "aten.unfold.default": [
+        Sample(floats(), 0, 1, 1),
+        Sample(X, 1, 3, 1),
+        Sample(X, 2, 2, 2),
+        Sample(X, 0, 4, 1),
+        Sample(floats(9), -1, 4, 3),
+    ],
     "aten.unfold_copy.default": [Sample(X, 1, 3, 1)],
     "aten.diagonal.default": [
         *[Sample(floats(4, 5), offset, names=False) for offset in (0, 1, -2, 9)],

@@ -170,6 +170,8 @@ def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: MLOperand, *, sparse_
     if not self.rank:
         return self if not index.rank else b.expand(self, index.shape)
     axis = axis_of(dim, self.rank)
+    if 0 in index.shape:  # PyTorch takes indices of any rank then
+        return b.constant(np.zeros(index.shape, self.data_type))
     x = self
     for k, (size, count) in enumerate(zip(self.shape, index.shape, strict=True)):
         if k != axis and size != count:
@@ -355,13 +357,17 @@ def _(
 ) -> MLOperand:
     axis = axis_of(dim, self.rank)
     new = source if is_one(alpha) else b.mul(source, as_type(b, alpha, source.data_type))
+    if not self.rank:
+        return _combine(b, self, dim, b.reshape(index, [1]), b.reshape(new, [1]), "add")
     return composites.scatter_reduce(b, self, _column(b, index, axis, self.rank), new, axis=axis, reduction="add")
 
 
 @converts("aten.index_copy.default")
 def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: MLOperand, source: MLOperand) -> MLOperand:
     axis = axis_of(dim, self.rank)
-    if axis == 0 and self.rank:
+    if not self.rank:
+        return b.reshape(source, [])
+    if axis == 0:
         return b.scatter_nd(self, b.reshape(index, [source.shape[0], 1]), source)
     positions = b.expand(_column(b, index, axis, self.rank), source.shape)
     return b.scatter_elements(self, positions, source, axis=axis)
@@ -370,6 +376,8 @@ def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: MLOperand, source: ML
 @converts("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
 def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: MLOperand, value: Any) -> MLOperand:
     axis = axis_of(dim, self.rank)
+    if not self.rank:
+        return b.reshape(as_type(b, value, self.data_type), [])
     column = _column(b, index, axis, self.rank)
     shape = [column.shape[axis] if k == axis else size for k, size in enumerate(self.shape)]
     new = b.expand(as_type(b, value, self.data_type), shape)
@@ -403,6 +411,8 @@ def _(b: MLGraphBuilder, self: MLOperand, dimension: int, size: int, step: int) 
     count = (x.shape[axis] - size) // step + 1
     starts = b.mul(line(b, 0, count, "int64", [count, 1]), as_type(b, step, "int64"))
     windows = b.gather(x, b.add(starts, b.constant(np.arange(size).reshape(1, size))), axis=axis)
+    if not self.rank:
+        return b.reshape(windows, [size])
     order = [k for k in range(windows.rank) if k != axis + 1]
     return b.transpose(windows, permutation=[*order, axis + 1])
 
