@@ -63,11 +63,12 @@ def is_view(node: Any) -> bool:
     if schema is None or schema.is_mutable or not isinstance(base, torch.Tensor):
         return False
     if schema.name in _DROPOUTS:
-        probability, trains = (*node.args[1:], *node.kwargs.values())
-        return not trains or probability == 0
+        # The probability, and whether it trains.
+        options = [*node.args[1:], *node.kwargs.values()]
+        return not options[1] or options[0] == 0
     if _is_alias(node.meta.get("val"), base):
         # PyTorch copies no constant that has no memory yet.
-        return schema.name != "aten::lift_fresh_copy"  # type: ignore[no-any-return]
+        return bool(schema.name != "aten::lift_fresh_copy")
     if not _may_be_view(node.target):
         return False
     # Those of a program from a file have no common memory.

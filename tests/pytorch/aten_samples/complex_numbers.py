@@ -64,15 +64,15 @@ STRUCTURE = {
     "embedding": [Sample(Z[0], ROWS)],
     "take": [Sample(Z, torch.tensor([[0, 23], [7, -1]]))],
     "cumsum": [Sample(Z, -1)],
-    "new_zeros": [Sample(Z, [2, 5])],
+    "new_zeros": [Sample(Z, [2, 5]), Sample(Z, [2, 5], dtype=torch.float64)],
     "as_strided": [Sample(Z, [2, 2], [3, 1], 1, names=False)],
     **{name: [Sample([Z, Z[:1]]), Sample([Z, X], -1)] for name in ("cat", "concat")},
     "stack": [Sample([Z, Z], -1), Sample([Z, X])],
     "slice_scatter": [Sample(Z, Z[:, 1:], 1, 1)],
     "select_scatter": [Sample(Z, Z[0], 0, 1)],
     "constant_pad_nd": [Sample(Z, [1, 2]), Sample(Z, [0, 0, 1, -1], 2.5)],
-    "new_full": [Sample(Z, [2, 3], 1 - 2j)],
-    "full_like": [Sample(Z, 1 - 2j)],
+    "new_full": [Sample(Z, [2, 3], 1 - 2j), Sample(Z, [2, 3], 1.5, dtype=torch.float32)],
+    "full_like": [Sample(Z, 1 - 2j), Sample(Z, 1.5, dtype=torch.float32)],
     **{
         name: [Sample(Z, [torch.tensor([1, 0])], numbers(2, 3, 4)), Sample(Z, [None, ROWS], numbers(2, 2, 4), True)]
         for name in ("index_put", "_unsafe_index_put")

@@ -219,9 +219,12 @@ def _by_parts(positions: Sequence[int]) -> Callable[..., Any]:
             return b.sub(parts.real, parts.real) if parts.imaginary is None else parts.imaginary
 
         results = []
-        for part in (0, 1):
+        # With a real dtype, creation like a complex tensor has no imaginary part.
+        for part in (0, 1) if call.dtype in PARTS else (0,):
             own = [part_of(v, metas[k], part) if k in positions else v for k, v in enumerate(args)]
             results.append(_on_parts(b, call, *own, **kwargs))
+        if len(results) == 1:
+            return results[0]
         real, imaginary = results
         if isinstance(real, tuple):
             return tuple(join(b, Complex(x, y)) for x, y in zip(real, imaginary, strict=True))
