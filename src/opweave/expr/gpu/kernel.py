@@ -131,7 +131,7 @@ class GpuKernel:
     @property
     def key(self) -> Hashable:
         # The texts of users say neither their entry point nor the threads of a block.
-        text = self.source, self.entry_point, self.block
+        text = self.source, self.entry_point, self.invocations
         return *text, self.compiler, self.options, self.compiled, self.starts_early
 
     @property
