@@ -250,6 +250,20 @@ def test_last_inputs_with_empty_names(
     assert z.shape == shape
 
 
+@pytest.mark.parametrize("outputs", [["", "y", ""], ["y", "unused output 0", ""]])
+@pytest.mark.parametrize("sizes", [(1, 2, 1), (2, 2, 0)])
+def test_splits_without_some_outputs(outputs: list[str], sizes: tuple[int, ...]) -> None:
+    """Absent outputs of Split ended the process."""
+    node = helper.make_node("Split", ["x", "sizes"], outputs, axis=1)
+    proto = model([node], [("x", FLOAT, [1, 4])], [("y", FLOAT, None)], {"sizes": np.int64(sizes)})
+    x = np.arange(4, dtype=np.float32)[None]
+    before = proto.SerializeToString()
+    for specialise in ("auto", "always"):
+        (y,) = session(proto, specialise=specialise).run(None, {"x": x})
+        np.testing.assert_array_equal(y, np.split(x, np.cumsum(sizes)[:-1], 1)[outputs.index("y")])
+    assert proto.SerializeToString() == before
+
+
 # Names and numbers ---------------------------------------------------------------------------------------------------
 
 

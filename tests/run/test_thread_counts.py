@@ -57,6 +57,15 @@ def test_threads_must_be_a_positive_integer(threads: object) -> None:
         ow.ml.create_context(threads=threads)
 
 
+def test_number_of_threads_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that starts 100,000 threads takes minutes, and 13 GiB."""
+    with pytest.raises(ow.ValidationError, match="threads must be at most 1024, got 1025"):
+        ow.ml.create_context(threads=1025)
+    monkeypatch.setenv("OPWEAVE_THREADS", "100000")
+    with pytest.raises(ow.ValidationError, match="threads must be at most 1024, got 100000"):
+        ow.ml.create_context()
+
+
 @pytest.mark.parametrize("text", ["0", "-2", "two", "1.5"])
 def test_opweave_threads_rejects_invalid_value(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPWEAVE_THREADS", text)

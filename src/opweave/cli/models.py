@@ -480,16 +480,17 @@ def convert(
     if output.is_dir():
         output /= f"{model.stem}.onnx"
     suffixes = (".onnx", *js.SUFFIXES)
-    if output.suffix not in suffixes and (output.is_file() or not output.exists()):  # else a pipe or a device
+    suffix = output.suffix.lower()
+    if suffix not in suffixes and (output.is_file() or not output.exists()):  # else a pipe or a device
         raise BadParameter(f"the name of the file to write must end in {', '.join(suffixes)}, got {output}")
-    if output.suffix in js.SUFFIXES and operators != "onnx":
+    if suffix in js.SUFFIXES and operators != "onnx":
         raise BadParameter("--operators is for .onnx files")
     check_writable(output)
     if is_program(model):
         graph = open_program(model, fix_shapes, limit).fixed_graph()
     else:
         graph = load(model, fix_shapes=sizes(fix_shapes or []), limits=limits(limit or []))
-    if output.suffix in js.SUFFIXES:
+    if suffix in js.SUFFIXES:
         for written in js.save(graph, output, title=model.name):
             console.print(f"wrote {written}, {size(written.stat().st_size)}", soft_wrap=True)
         return

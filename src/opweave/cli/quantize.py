@@ -70,7 +70,7 @@ def quantize(
     from ..support.files import atomic_writer, check_writable
     from .inputs import limits, numbers, sizes
 
-    require(output.suffix == ".onnx", f"the name of the file to write must end in .onnx, got {output}")
+    require(output.suffix.lower() == ".onnx", f"the name of the file to write must end in .onnx, got {output}")
     for file in (output, json_file):
         if file is not None:
             check_writable(file)

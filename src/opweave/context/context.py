@@ -19,7 +19,7 @@ from ..core.dtypes import ANY
 from ..support import lazy_imports, packages, refusals, settings
 from ..support.errors import NotSupportedError, ValidationError, require, require_drafts, require_flags
 from ..support.names import SnakeCaseDict, short_repr
-from ..support.processors import chosen_threads
+from ..support.processors import MAX_THREADS, chosen_threads
 from .context_state import ContextState, MLContextLostInfo
 from .tensor import MLTensor
 from .tensors import ContextTensors, awaitable, check_alive, state_of as context_state
@@ -79,9 +79,9 @@ class ML:
                 `opweave.devices()` that has the device. On a CPU with OpenVINO installed, "auto" chooses for each graph
                 the back end that was verified and measured to be faster.
             deferred: whether dispatches wait until a result is read, and then run together.
-            threads: how many threads an operation on the CPU may use, including the calling thread. Default: the environment
-                variable `OPWEAVE_THREADS`, or the number of processors available to the process. Compiled expressions share
-                the threads of the process. GPUs and the device "reference" ignore it.
+            threads: how many threads an operation on the CPU may use, including the calling thread, at most 1024. Default: the
+                environment variable `OPWEAVE_THREADS`, or the number of processors available to the process. Compiled
+                expressions share the threads of the process. GPUs and the device "reference" ignore it.
             precision: how engines compute float32 operations; inputs and outputs keep their data types. "float32": at least as
                 accurate as float32 sums in order. "ieee": float32 arithmetic throughout. "tf32", "bfloat16" and
                 "float16" allow engines to round to these data types, which is faster. Without `device` and `backend`,
@@ -129,6 +129,7 @@ class ML:
         is_count = threads is None or (isinstance(threads, int) and not isinstance(threads, bool) and threads > 0)
         require(is_count, f"threads must be a positive integer or None, got {short_repr(threads)}")
         threads = chosen_threads() if threads is None else threads
+        require(threads is None or threads <= MAX_THREADS, f"threads must be at most {MAX_THREADS}, got {threads}")
         named = None if backend == "auto" else backend
         rivals: Sequence[str] = ()
         if claimed:

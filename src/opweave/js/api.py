@@ -68,14 +68,15 @@ def save(
     require(isinstance(title, str), f"save: title must be a string, got {short_repr(title)}")
     path = Path(path)
     require(
-        path.suffix in SUFFIXES, f"save: the name of a module must end in {' or '.join(SUFFIXES)}, got {str(path)!r}"
+        path.suffix.lower() in SUFFIXES,
+        f"save: the name of a module must end in {' or '.join(SUFFIXES)}, got {str(path)!r}",
     )
     recorded = (
         graph_for_all_sizes(graph, "save")
         if input_shapes is None
         else state_of(graph).static_graph("save", input_shapes)
     )
-    weights_path, types_path = path.with_suffix(".safetensors"), path.with_suffix(SUFFIXES[path.suffix])
+    weights_path, types_path = path.with_suffix(".safetensors"), path.with_suffix(SUFFIXES[path.suffix.lower()])
     try:
         plain = webnn_only(recorded)
         unread = [name for name in recorded.inputs if name not in plain.inputs]

@@ -52,6 +52,10 @@ def processor_lines(name: str) -> Iterator[str]:
         return
 
 
+MAX_THREADS = 1024
+"""Maximum number of threads that users may ask for. Engines start all of them at once: 100,000 take 13 GiB and minutes."""
+
+
 def chosen_threads() -> int | None:
     """The value of `$OPWEAVE_THREADS`; None if it is not set."""
     return settings.number("OPWEAVE_THREADS", 0) or None

@@ -7,6 +7,7 @@ from a model that did harm; `tests/fuzz/bombs.py` has these models.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import count
 
 import numpy as np
 
@@ -169,20 +170,31 @@ def count_nodes(nodes: Sequence[NodeProto], functions: Iterable[FunctionProto]) 
     return sum(counts.get(callee_of(node), 1) for node in nodes)
 
 
-def with_expected_inputs(proto: ModelProto, nodes: list[NodeProto]) -> tuple[ModelProto, list[NodeProto]]:
-    """The model and its nodes; copies if the inputs of a node must be rewritten for ONNX Runtime.
+def with_expected_names(proto: ModelProto, nodes: list[NodeProto]) -> tuple[ModelProto, list[NodeProto]]:
+    """The model and its nodes; copies if the inputs or outputs of a node must be rewritten for ONNX Runtime.
 
     ONNX Runtime misreads LayerNormalization, refuses Squeeze, and crashes in DFT if an absent last input is written as an
-    empty name, and misreads QLinearLeakyRelu and QLinearSigmoid if an absent last zero point is not.
+    empty name, and misreads QLinearLeakyRelu and QLinearSigmoid if an absent last zero point is not. It crashes in Split if
+    an output is absent.
     """
-    if all(_expected_inputs(node) is None for node in nodes):
+    if all(_expected_inputs(node) is None and not _lacks_outputs(node) for node in nodes):
         return proto, nodes
     copy = copy_of(proto)
     copied = list(all_nodes(copy.graph.node))
+    used = {name for node in copied for name in (*node.input, *node.output)}
     for node in copied:
         if (expected := _expected_inputs(node)) is not None:
             node.input[:] = expected
+        if _lacks_outputs(node):
+            names = (name for k in count() if (name := f"unused output {k}") not in used)
+            node.output[:] = [name or next(names) for name in node.output]
+            used.update(node.output)
     return copy, copied
+
+
+def _lacks_outputs(node: NodeProto) -> bool:
+    """Whether ONNX Runtime crashes because an output is absent."""
+    return node.op_type == "Split" and domain_of(node) == "" and "" in node.output
 
 
 def _expected_inputs(node: NodeProto) -> list[str] | None:

@@ -28,7 +28,7 @@ from .checks import (
     needs_inputs,
     needs_values,
     title_of,
-    with_expected_inputs,
+    with_expected_names,
 )
 from .contents import LARGE_BYTES, Contents
 from .limits import DEFAULT, ModelLimits
@@ -117,7 +117,7 @@ class Model:
             except Exception as error:  # the C++ inliner raises errors of many types
                 raise DataError(f"{subject}: its functions cannot be inlined ({_first_line(error)})") from None
             nodes, is_flat = flatten(proto.graph)
-        proto, nodes = with_expected_inputs(proto, nodes)
+        proto, nodes = with_expected_names(proto, nodes)
         opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
         model = cls(proto, folder, opsets, limits, _owned=proto is not source, _serialised=contents)
         model.nodes, model.is_flat = nodes, is_flat
