@@ -420,7 +420,8 @@ def test_errors_are_one_line_and_verbose_shows_more(run, pair: Path, tmp_path: P
     (tmp_path / "bad.onnx").write_bytes(b"\xff\xff")
     (tmp_path / "bad.npy").write_bytes(b"\x93NUMPY")
     (tmp_path / "bad.png").write_bytes(b"")
-    np.savez("all.npz", x=np.float32([[0, 0, 0]]), n=np.array([1, 2, 3]))
+    every = tmp_path / "all.npz"
+    np.savez(every, x=np.float32([[0, 0, 0]]), n=np.array([1, 2, 3]))
     for args, words in [
         (["run", tmp_path / "no.onnx"], "no.onnx: No such file"),
         (["info", tmp_path / "bad.onnx"], "bad.onnx: not an ONNX model"),
@@ -435,8 +436,8 @@ def test_errors_are_one_line_and_verbose_shows_more(run, pair: Path, tmp_path: P
         (["run", pair, "-i", "random", "--mean", "x"], "--mean must be numbers"),
         (["run", pair, "-i", "random", "--std", "1,0,1"], "--std divides, so it must not be 0, got '1,0,1'"),
         (["run", pair, "-i", "random", "--mean", "nan"], "--mean must be finite numbers, got 'nan'"),
-        (["run", pair, "-i", "all.npz", "-i", "all.npz"], "all.npz: the input 'x' is given twice"),
-        (["run", pair, "-i", "all.npz", "-i", "x.npy"], "x.npy: each input has a value already"),
+        (["run", pair, "-i", every, "-i", every], "all.npz: the input 'x' is given twice"),
+        (["run", pair, "-i", every, "-i", "x.npy"], "x.npy: each input has a value already"),
         (["run", pair, "-i", "x="], "input 'x' must be a .npy or .npz file, an image, or 'random', got ''"),
     ]:
         text = run(*args, code=1)

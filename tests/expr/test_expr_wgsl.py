@@ -250,6 +250,10 @@ REARRANGED: list[Callable[[Traced, Traced], Traced]] = [
     lambda x, y: ex.max(x, y) + -ex.max(x, y),
     lambda x, y: x * 1e30 * 1e-30,
     lambda x, y: x * y * 1e-20,
+    lambda x, y: -(x * 1e30) * 1e-30,
+    lambda x, y: -(x + 1) + 1,
+    lambda x, y: -(x - 1) - 1,
+    lambda x, y: 0.5 * -(x * 3e38),
     lambda x, y: ex.sqrt(x) * ex.sqrt(x),
     lambda x, y: 0 / x + y,
 ]

@@ -457,6 +457,19 @@ def test_errors_of_special_values(got: list[float], expected: list[float], ratio
     assert found.equal + sum(found.histogram) == len(got)
 
 
+def test_nothing_but_infinity_is_infinity() -> None:
+    """The limits of an infinite number are infinite, too."""
+    expected = np.float32([np.inf, 1])
+    for value in np.nan, -np.inf, 5:
+        got = np.float32([value, 1])
+        for tolerance, magnitudes in (
+            (Tolerance(0, terms=4), np.array([np.inf, 2])),
+            (Tolerance(0, rounding=0.01), None),
+        ):
+            result = error(got, expected, Values.of(expected), tolerance=tolerance, magnitudes=magnitudes)
+            assert (result.ratio, result.beyond) == (np.inf, 1)
+
+
 def test_large_integers_are_compared_exactly() -> None:
     a, e = np.int64([2**60 + 1]), np.int64([2**60])
     assert error(a, e, Values.of(e), tolerance=Tolerance(0)).beyond == 1

@@ -15,7 +15,7 @@ import pytest
 
 import opweave as ow
 from opweave.cli.inputs import save_arrays
-from opweave.support.files import atomic_writer
+from opweave.support.files import atomic_writer, check_writable
 
 Write = Callable[[Path], None]
 
@@ -148,6 +148,25 @@ def test_atomic_writer_rejects_path(name: str, reason: str, tmp_path: Path) -> N
     with pytest.raises(ow.DataError) as error, atomic_writer(tmp_path / name):
         pass
     assert str(error.value) == f"{tmp_path / name}: {reason}"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="files of a process have no paths here")
+def test_pipes_without_a_path_are_written() -> None:
+    """As of /dev/stdout in front of another program."""
+    reader, writer = os.pipe()
+    check_writable(f"/dev/fd/{writer}")
+    with atomic_writer(f"/dev/fd/{writer}") as file:
+        file.write(b"text")
+    os.close(writer)
+    with open(reader, "rb") as opened:
+        assert opened.read() == b"text"
+
+
+def test_check_writable_names_the_folder_that_is_missing(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "none" / "file")
+    with pytest.raises(ow.DataError, match=f"there is no folder {re.escape(str(tmp_path / 'none'))}$"):
+        check_writable(link)
 
 
 def test_atomic_writer_rejects_null_in_path() -> None:

@@ -203,6 +203,25 @@ def test_exclude_keeps_nodes_that_are_fused(pattern: str, tmp_path: Path) -> Non
     assert [(kept.name, kept.reason) for kept in result.kept] == [("w", "excluded")]
 
 
+def test_exclude_keeps_a_matrix_that_others_read_too(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", "x w", "a", name="first"),
+        node("Relu", "a", "b"),
+        node("MatMul", "b w", "y", name="second"),
+    ]
+    nodes += [node("Relu", "a", "c"), node("MatMul", "c v", "z", name="third")]
+    constants = {"w": normal(32, 32), "v": normal(32, 32)}
+    proto = model(nodes, {"x": "float32[4, 32]"}, {"y": "float32[4, 32]", "z": "float32[4, 32]"}, constants)
+    feed = {"x": normal(4, 32, scale=1.0)}
+    for excluded, others in ("first", {"second", "third"}), ("second", {"first", "third"}):
+        result = ow.quantize(
+            *(saved(proto, tmp_path), tmp_path / "new.onnx", "static"), inputs=feed, exclude=[excluded], seconds=0
+        )
+        titles = [layer.title for layer in result.layers if layer.title.startswith("MatMul")]
+        assert {title.removeprefix("MatMul ") for title in titles} == others
+        assert [(kept.name, kept.reason) for kept in result.kept] == [("w", "excluded")]
+
+
 @pytest.mark.parametrize(
     ("shape", "beta"), [((32,), 2.0), ((1, 32), 1.0), ((4, 32), 0.5), ((4, 1), 1.0), ((1,), 1.0), ((), 3.0)], ids=str
 )

@@ -17,6 +17,7 @@ import numpy as np
 from ..core.shapes import MAX_DIMENSION
 from ..onnx.model.arguments import Argument, shape_text
 from ..onnx.model.limits import ModelLimits
+from ..support import formatting
 from ..support.errors import DataError, MLError, OperationError, ValidationError, import_extra, require
 from ..support.files import atomic_writer
 from ..support.names import short_repr
@@ -24,6 +25,9 @@ from ..support.settings import MAX_DIGITS
 from .common import BadParameter
 
 OUTPUT_SUFFIX = ".npz"
+MAX_TEXT_BYTES = 1 << 28
+"""Maximum memory of the strings of an output in a file: as many characters for each as the longest one has. An estimate."""
+
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 
 
@@ -292,12 +296,28 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write arrays as an .npz file; strings get NumPy's type of a fixed length, which needs no pickle."""
     odd = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
     require(not odd, f"an .npz file holds arrays; {odd} are sequences or maps")
-    written = {name: array.astype(str) if array.dtype.kind == "O" else array for name, array in arrays.items()}
+    written = {name: _fixed_texts(name, a) if a.dtype.kind == "O" else a for name, a in arrays.items()}
     # `savez` has parameters of its own, which a name of an output may equal: write the entries one by one.
     with atomic_writer(path) as file, ZipFile(file, "w") as archive:
         for name, array in written.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, array, allow_pickle=False)
+
+
+def _fixed_texts(name: str, texts: np.ndarray) -> np.ndarray:
+    """Strings as NumPy's type of a fixed length, which takes the room of the longest one for each of them."""
+    items = [str(text) for text in texts.flat]
+    require(
+        not any(text.endswith("\0") for text in items),
+        f"output {name!r} has a string that ends in NUL, which .npz files lose",
+    )
+    bytes_needed = 4 * len(items) * max(map(len, items), default=0)
+    require(
+        bytes_needed <= MAX_TEXT_BYTES,
+        f"output {name!r} would take {formatting.size(bytes_needed)} in an .npz file, where each string has the length of the "
+        f"longest one; the limit is {formatting.size(MAX_TEXT_BYTES)}",
+    )
+    return texts.astype(str)
 
 
 def best(scores: np.ndarray, labels: Path, count: int) -> list[tuple[str, float]]:

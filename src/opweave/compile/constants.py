@@ -154,7 +154,10 @@ class _Shared:
 
 
 _serials = itertools.count()
-_numbers: Cache[object, int] = Cache(4096)
+MAX_ATTRIBUTE_BYTES = 1 << 24
+"""Maximum bytes of arrays that are kept as attributes of operations, to number them. An estimate."""
+
+_numbers: Cache[object, int] = Cache(4096, MAX_ATTRIBUTE_BYTES)
 """Numbers of operations with attributes, for keys: attributes that differ may have one text, as large arrays have."""
 
 _shared: dict[bytes, _Shared] = {}
@@ -228,8 +231,9 @@ class _FoldedValues:
         counts = {
             name: len(value) if isinstance(value, tuple) else value is not None for name, value in node.inputs.items()
         }
-        number = _numbers.make((node.op, *node.attributes.items()), partial(next, _serials))
-        text = f"{node.op.name} {number} {counts} {parts}"
+        size = sum(getattr(value, "nbytes", 0) for value in node.attributes.values())
+        serial = _numbers.make((node.op, *node.attributes.items()), partial(next, _serials), lambda _: size)
+        text = f"{node.op.name} {serial} {counts} {parts}"
         key = hashlib.blake2b(text.encode(), digest_size=32).digest()
         sources = frozenset().union(*(self._sources[operand] for operand in node.operands))
         for number, output in enumerate(node.outputs):

@@ -62,9 +62,8 @@ class _Rewriter(Recorder):
             # An operation with kernels or a formula is here only if these do not serve this node.
             forms = "decomposition" if op.kernels or op.formula else "kernel, expression or decomposition"
             kernels = f"; its kernels are for {', '.join(map(repr, op.kernels))}" if op.kernels else ""
-            types = (
-                ", ".join(str(operand.desc) for operand in node.operands) or "it"
-            )  # some operations take no operands
+            # Some operations take no operands.
+            types = ", ".join(str(operand.desc) for operand in node.operands) or "it"
             raise NotSupportedError(
                 f"{node.title}: the back end {self.backend} has no rule for {types}, and the operation has no {forms}{kernels}"
             )

@@ -180,9 +180,11 @@ def _prepare(
     onnx.shape_inference.infer_shapes_path(str(folded), str(inferred))
     proto = onnx.load(str(inferred), load_external_data=False)
     graph = proto.graph
-    asked = [node.name for node in graph.node if _is_from_excluded(node, contents.proto.graph, exclude)]
+    values = {name for node in graph.node for name in (*node.input, *node.output)}
+    makers = {output: maker for maker in contents.proto.graph.node for output in maker.output}
+    asked = [node.name for node in graph.node if _is_from_excluded(node, makers, values, exclude)]
     _move_biases(graph, {info.name for info in graph.input}, asked, folder)
-    _part_weights(graph, asked, contents.arrays)
+    _copy_shared_weights(graph, asked, contents.arrays)
     constants = {tensor.name for tensor in graph.initializer}
     constants |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
     others = [node.name for node in graph.node if _adds_constants(node, constants)]
@@ -191,22 +193,27 @@ def _prepare(
     return inferred, asked, others
 
 
-def _is_from_excluded(node: NodeProto, original: GraphProto, exclude: Sequence[str]) -> bool:
-    """Whether a node, or one of those of the original that were fused to it, stays as it is."""
+def _is_from_excluded(
+    node: NodeProto, makers: Mapping[str, NodeProto], values: Collection[str], exclude: Sequence[str]
+) -> bool:
+    """Whether a node, or one of those of the original that were fused to it, stays as it is.
+
+    `makers` are the nodes of the original by their outputs, and `values` the names in the optimised graph: what the original
+    computes between these was fused.
+    """
     if is_excluded([node.name, *node.input], exclude):
         return True
     if not exclude:
         return False
-    makers = {output: maker for maker in original.node for output in maker.output}
-    pending, ends = list(node.output), set(node.input)
+    pending, seen = list(node.output), set(node.output)
     while pending:
         maker = makers.get(pending.pop())
         if maker is None:
             continue
         if is_excluded([maker.name, *maker.input], exclude):
             return True
-        pending += [name for name in maker.input if name not in ends]
-        ends.update(maker.input)
+        pending += [name for name in maker.input if name not in seen and name not in values]
+        seen.update(maker.input)
     return False
 
 
@@ -253,21 +260,27 @@ def _move_biases(graph: GraphProto, overridable: Collection[str], excluded: Coll
             del graph.initializer[position]
 
 
-def _part_weights(graph: GraphProto, excluded: Collection[str], arrays: dict[str, np.ndarray]) -> None:
-    """Give products that read one matrix along other axes a copy, since the scales are those of the channels of one axis."""
+def _copy_shared_weights(graph: GraphProto, excluded: Collection[str], arrays: dict[str, np.ndarray]) -> None:
+    """Give products that read one matrix along other axes a copy, since the scales are those of the channels of one axis.
+
+    Those that are excluded read the matrix as it is, and so share none with others.
+    """
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     names = {*tensors, *(output for node in graph.node for output in node.output)}
-    first, copies = dict[str, tuple[int, int]](), dict[tuple[str, tuple[int, int]], str]()
-    for node in graph.node:
-        if node.op_type not in PRODUCTS or node.name in excluded:
+    first, copies = dict[str, tuple[int, int] | None](), dict[tuple[str, tuple[int, int] | None], str]()
+    for node in sorted(graph.node, key=lambda node: node.name not in excluded):  # these keep the name of the matrix
+        if node.op_type not in PRODUCTS:
             continue
         for position, name in enumerate(node.input[:2]):
             axes = layer_axes(node, position, len(tensors[name].dims)) if name in tensors else None
-            if axes is None or first.setdefault(name, use := (position, axes[0])) == use:
+            if axes is None:
+                continue
+            use = None if node.name in excluded else (position, axes[0])
+            if first.setdefault(name, use) == use:
                 continue
             if (name, use) not in copies:
                 copied = copy_of(tensors[name])
-                copies[name, use] = copied.name = _new_name(f"{name}_turned", names)
+                copies[name, use] = copied.name = _new_name(f"{name}_copy", names)
                 graph.initializer.append(copied)
                 if name in arrays:
                     arrays[copied.name] = arrays[name]

@@ -303,7 +303,7 @@ def accepted_kind(accept: str) -> str:
     """
     if "x-np" not in accept and "image/png" not in accept:
         return ""
-    parts = [part.replace(" ", "").lower().partition(";") for part in accept.split(",")]
+    parts = [re.sub(r"\s", "", part).lower().partition(";") for part in accept.split(",")]
     kinds = [kind for kind, _, options in parts if not re.search(r"(^|;)q=0(\.0*)?(;|$)", options)]  # 0: not acceptable
     return next((kind for kind in kinds if kind in ANSWERS), "")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
+import re
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter_ns
@@ -21,7 +22,6 @@ from .. import __version__
 from ..onnx.session.parts import parts_of
 from ..onnx.session.session import InferenceSession
 from ..support import formatting
-from ..support.cache import Cache
 from ..support.errors import MLError
 from ..support.names import short_repr
 from . import bodies, protocol, statistics
@@ -36,7 +36,7 @@ QUICK_NANOSECONDS = 300_000
 """A model whose runs take less runs in the event loop: passing a request to a thread and back takes about as long."""
 
 QUICK_RUNS = 32
-"""Number of the latest runs for arrays of the same shapes of which more than half must have been so quick.
+"""Number of the latest runs for about as many elements of which more than half must have been so quick.
 
 Waiting for the interpreter's lock, and other processes, lengthen single runs: with 16 clients, a tenth of the runs of 60 us
 took 340 us and more, so few sequences of 32 runs had only quick ones, but in each sequence most runs were quick."""
@@ -44,30 +44,28 @@ took 340 us and more, so few sequences of 32 runs had only quick ones, but in ea
 LONG_NANOSECONDS = 10_000_000
 """A run that takes so long lets the next ones run in a thread, for other clients' sake. An estimate."""
 
-MAX_SHAPES = 64
-"""Maximum number of shapes whose times are kept."""
-
 MAX_ERROR = 4000
 
 MIN_COMPRESSED_BYTES = 1024
 
 
 class RunTimes:
-    """The latest times of runs, by the shapes of their arrays: they tell which runs are quick enough for the event loop."""
+    """The latest times of runs: they tell which runs are quick enough for the event loop.
+
+    Runs whose arrays have about as many elements are kept together: as many binary digits.
+    """
 
     def __init__(self) -> None:
-        self._latest: Cache[tuple[tuple[int, ...], ...], deque[bool]] = Cache(MAX_SHAPES, raw=True)
+        self._latest = defaultdict[int, deque[bool]](lambda: deque(maxlen=QUICK_RUNS))
 
-    def is_quick(self, shapes: tuple[tuple[int, ...], ...]) -> bool:
-        """Whether more than half of the latest runs were quick."""
-        latest = self._latest.peek(shapes)
-        return latest is not None and len(latest) >= QUICK_RUNS and 2 * sum(latest) > len(latest)
+    def is_quick(self, count: int) -> bool:
+        """Whether more than half of the latest runs for about as many elements were quick."""
+        latest = self._latest[count.bit_length()]
+        return len(latest) >= QUICK_RUNS and 2 * sum(latest) > len(latest)
 
-    def add(self, shapes: tuple[tuple[int, ...], ...], nanoseconds: int) -> None:
-        """Note the time of a run."""
-        latest = self._latest.get(shapes)
-        if latest is None:
-            latest = self._latest.put(shapes, deque(maxlen=QUICK_RUNS))
+    def add(self, count: int, nanoseconds: int) -> None:
+        """Note the time of a run for so many elements."""
+        latest = self._latest[count.bit_length()]
         if nanoseconds >= LONG_NANOSECONDS:
             latest.clear()
         latest.append(nanoseconds < QUICK_NANOSECONDS)
@@ -167,8 +165,8 @@ class ServedModel:
 
     async def run(self, requests: Sequence[InferenceRequest]) -> list[BatchAnswer]:
         """Run a batch of requests: on a thread of the model, or here if it takes almost no time."""
-        shapes = tuple([array.shape for request in requests for array in request.feed.values()])
-        if not self._has_own_code and self._run_times.is_quick(shapes):
+        count = sum([array.size for request in requests for array in request.feed.values()])
+        if not self._has_own_code and self._run_times.is_quick(count):
             answers = self._model.run(requests)
         else:
             answers = await asyncio.get_running_loop().run_in_executor(self._threads, self._model.run, requests)
@@ -179,7 +177,7 @@ class ServedModel:
                 for observer in self.observers:
                     observer.add_execution(execution.rows, execution.durations)
         if total:
-            self._run_times.add(shapes, total)
+            self._run_times.add(count, total)
         return answers
 
     async def _run_alone(self, request: InferenceRequest) -> BatchAnswer:
@@ -292,6 +290,10 @@ def compression() -> Middleware:
     return Middleware(Compression)
 
 
+_GZIP = re.compile(rb"gzip(?!\s*;\s*q=0(\.0*)?\s*(,|$))")
+"""A client accepts gzip, unless its weight is 0."""
+
+
 class Compression:
     """Compresses responses for clients that accept gzip.
 
@@ -309,7 +311,7 @@ class Compression:
 
 
 def _accepts_gzip(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    return any(name == b"accept-encoding" and b"gzip" in value for name, value in headers)
+    return any(name == b"accept-encoding" and _GZIP.search(value) is not None for name, value in headers)
 
 
 async def body_of(http: HTTPRequest, max_bytes: int) -> bytes:

@@ -48,7 +48,7 @@ def check_writable(path: str | Path) -> None:
     if mode is not None and stat.S_ISDIR(mode):
         raise DataError(f"{path}: {os.strerror(errno.EISDIR)}")
     if not target.parent.is_dir():
-        raise DataError(f"{path}: there is no folder {Path(path).parent}")
+        raise DataError(f"{path}: there is no folder {target.parent if Path(path).is_symlink() else Path(path).parent}")
     # A regular file is replaced by a new one of the same folder; a pipe or a device is written itself.
     is_replaced = mode is None or stat.S_ISREG(mode)
     if not os.access(target.parent if is_replaced else target, os.W_OK):
@@ -74,7 +74,8 @@ def resolve_links(path: str | Path) -> tuple[Path, int | None]:
         target = Path(os.path.realpath(path))
         if target.is_symlink():  # a loop
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-        return target, target.stat().st_mode
+        mode = os.stat(path).st_mode  # follows /dev/stdout to a pipe, which has no path
+        return target if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else Path(path), mode
     except FileNotFoundError:
         return target, None
     except (OSError, ValueError) as error:  # ValueError: the path contains a null character

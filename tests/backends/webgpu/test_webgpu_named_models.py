@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from math import inf
 from typing import Any
 
@@ -14,6 +15,7 @@ from support.webgpu_device import gpu_context
 import opweave as ow
 from opweave.backends.gpu.schedule import Schedule
 from opweave.context import dynamic_graph_state
+from opweave.onnx.session.named_models import NamedModel
 from opweave.support.background import background
 
 pytest.importorskip("wgpu", reason="wgpu is not installed")
@@ -87,6 +89,13 @@ def test_models_for_far_sizes_are_used_once_they_are_ready(lowered: list[int], m
         "g (float[rows, 40] x, float[40, 30] w) => (float[rows, 30] y) {"
         "  p = MatMul (x, w)  r = Relu (p)  y = Softmax <axis = 0> (r) }"
     )
+    chosen, at = [], NamedModel.at
+
+    def note(self: NamedModel, shapes: Any) -> Any:
+        chosen.append(self.guards.typical["rows"])
+        return at(self, shapes)
+
+    monkeypatch.setattr(NamedModel, "at", note)
     rng = np.random.default_rng(0)
     w, counts = rng.standard_normal((40, 30), np.float32), []
     for rows in (20, 30, 2000, 2000, 20, 1500, 1500, 25, 4000):
@@ -96,4 +105,32 @@ def test_models_for_far_sizes_are_used_once_they_are_ready(lowered: list[int], m
             background.wait()
         counts.append(len(lowered))
     assert counts == [1, 1, 2, 2, 2, 2, 2, 2, 2]
+    # Calls of shapes that are compiled do not choose again. Those of 2000 rows do, after the model for them is ready.
+    assert chosen == [20, 20, 20, 2000, 2000, 20, 2000]
     assert "kernels chosen for rows = 20; rows = 2000: 1 program compiled in the background" in session.explain()
+
+
+@pytest.mark.parametrize("error", [ow.OperationError("out of memory"), ValueError("a defect")])
+def test_failure_in_the_background_changes_nothing(
+    error: Exception, lowered: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other shapes have the program with names, and nothing is tried again."""
+    monkeypatch.setattr(dynamic_graph_state, "FAR", 4)
+    monkeypatch.delenv("OPWEAVE_STRICT", raising=False)
+    session, witness = session_of("g (float[rows, 40] x, float[40, 30] w) => (float[rows, 30] y) { y = MatMul (x, w) }")
+    start, attempts = Schedule.__init__, []
+
+    def fail(self: Schedule, *arguments: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            attempts.append(arguments)
+            raise error
+        start(self, *arguments)
+
+    monkeypatch.setattr(Schedule, "__init__", fail)
+    w = np.ones((40, 30), np.float32)
+    for rows in (20, 2000, 2001, 2002, 21, 22):
+        feed = {"x": np.ones((rows, 40), np.float32), "w": w}
+        np.testing.assert_allclose(session.run(None, feed)[0], witness.run(None, feed)[0], 1e-4, strict=True)
+        background.wait()
+    assert (len(attempts), len(lowered)) == (1, 1)
+    assert "one by one" not in session.explain()

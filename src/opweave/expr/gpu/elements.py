@@ -185,12 +185,14 @@ def _kept_parts(node: Call, parts: Sequence[str]) -> Sequence[str]:
     WGSL lets compilers rearrange sums and products, as Mesa does: (x + y) - y becomes x, x + (-x) becomes 0 even for NaN,
     x * y * 1e-20 becomes x * 1e-20 * y, and sqrt(x) * sqrt(x) becomes abs(x).
     """
-    beside_number, beside_term = _REARRANGED.get(node.name, (frozenset(), frozenset()))
+    if node.name not in _REARRANGED:
+        return parts
+    beside_number, beside_term = _REARRANGED[node.name]
     # The operand that contains the other one: a part of this one may be kept apart, too, and then cancel the other one.
     for k in (0, 1) if node.parts[1] in _terms(node.parts[0]) else (1, 0):
         part, other = node.parts[k], node.parts[1 - k]
         if isinstance(other, Const):
-            is_rearranged = _is_call(part, beside_number)
+            is_rearranged = _is_call(_without_sign(part), beside_number)
         else:
             is_rearranged = _is_call(part, beside_term) and not _terms(part).isdisjoint(_terms(other))
         if is_rearranged:
@@ -204,6 +206,12 @@ def _terms(node: Expr, depth: int = _REARRANGED_DEPTH) -> set[Expr | str]:
         return {"number"}
     inner = node.parts if depth and _is_call(node, _REARRANGED_TERMS) else ()
     return {node, *(term for part in inner for term in _terms(part, depth - 1))}
+
+
+def _without_sign(node: Expr) -> Expr:
+    while _is_call(node, ("neg",)):
+        node = node.parts[0]
+    return node
 
 
 def _is_call(node: Expr, names: Collection[str]) -> bool:

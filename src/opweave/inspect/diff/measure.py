@@ -151,7 +151,8 @@ def error(
                 ulp = max(ulp, _ulp(off, size, unit_type))
             allowed = None if tolerance is None else tolerance.limits(want, typical, unit_type, sum_)
             with np.errstate(divide="ignore", invalid="ignore"):
-                ratios = off if allowed is None else np.where(same, 0.0, off / allowed)
+                # An infinite difference is beyond all limits, also where the limit of an infinite number is infinite.
+                ratios = off if allowed is None else np.where(same, 0.0, np.where(np.isinf(off), np.inf, off / allowed))
             index = int(np.argmax(ratios))
             if worst < 0 or ratios.flat[index] > ratio:
                 ratio, worst = float(ratios.flat[index]), start + index

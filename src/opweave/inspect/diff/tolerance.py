@@ -94,7 +94,7 @@ class Tolerance:
             floor = max(floor, float(info.tiny))
         if self.rounding:
             limit = np.maximum(limit, self.rounding * np.abs(np.asarray(expected, np.float64)))
-        if magnitudes is not None:
+        if magnitudes is not None and self.factor:
             # Rounding errors of a sum in any order: (8 + sqrt(n)) u sum(|terms|) with u = eps / 2. With random signs they are
             # below lambda sqrt(n) u sum(|terms|), and lambda = 1 is rarely reached; 8 leaves room for short sums.
             limit = np.maximum(limit, self.factor * (4 + sqrt(self.terms) / 2) * float(info.eps) * magnitudes)

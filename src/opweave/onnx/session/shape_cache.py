@@ -75,7 +75,7 @@ RECENT = 16
 """Number of recent shapes that are remembered. Shapes that return after more others do not count as recurring: a decoder
 reaches the same lengths with every text."""
 
-MAX_NAMED = 8
+MAX_NAMED = 16
 """Maximum number of models that are compiled for many shapes, and differ in their answers to comparisons of sizes."""
 
 IDLE_CALLS = 64
@@ -151,9 +151,8 @@ class ShapeCache:
         self._numbers_needed: set[str] = set()  # names that programs have numbers for
         self.why_one_by_one = ""  # why the compiled shapes have no names
         self._named: list[NamedModel] = []
-        self._is_preparing = (
-            False  # whether a model is compiled in the background for sizes that are far from those of others
-        )
+        # Whether a model is compiled in the background for sizes that are far from those of others.
+        self._is_preparing = False
         self.choices = self.tailored = 0
         self.repeats = Repeats()
         self._queued = 0  # shapes that are compiled, or wait, in the background
@@ -572,15 +571,19 @@ class ShapeCache:
         """Compile the model for these shapes, and use it for those that are nearest to them."""
         from . import named_models
 
+        may_have_names, why = self._may_have_names, self.why_one_by_one
         try:
             entry = self._new_named(shapes, feed, {name: feed[name] for name in deciding})
-        except (MLError, RuntimeError):
-            # The other models still run. `_is_preparing` stays, so there is no other attempt. Executors raise RuntimeError
-            # when the interpreter ends.
+        except (MLError, RuntimeError):  # executors raise RuntimeError when the interpreter ends
+            entry = None
+        if entry is None:
+            # The other models still run, and those for new shapes may have names. `_is_preparing` stays, so there is no other
+            # attempt.
+            self._may_have_names, self.why_one_by_one = may_have_names, why
             return
         with self._lock:
             self._is_preparing = False
-            if entry is None or not self._named:
+            if not self._named:
                 return
             other = named_models.nearest(self._named, shapes, entry.values)
             if other is not None and entry.compiled.program.has_kernels_of(other.compiled.program):
@@ -599,7 +602,8 @@ class ShapeCache:
 
     def chosen_sizes(self) -> list[Mapping[str, int]]:
         """The sizes for which kernels of models with names were chosen, the first ones first."""
-        return [model.guards.typical for model in reversed(self._named)]
+        sizes = [tuple(model.guards.typical.items()) for model in reversed(self._named)]
+        return list(map(dict, dict.fromkeys(sizes)))
 
     def _compile_named(
         self,

@@ -60,8 +60,8 @@ MIN_CHUNK = 16
 MIN_CHUNKS = 4
 """The smallest number of chunks: they read their sequences twice. An estimate."""
 
-MAX_LESS = 2
-"""A smaller number of chunks without padding is taken, unless it is smaller by more than this factor. An estimate."""
+MAX_CHUNK_RATIO = 2
+"""A number of chunks without padding is taken if the best one is at most so many times as large. An estimate."""
 
 MIN_WIDTH = 32
 """The smallest number of invocations of a workgroup with element-wise steps: a warp of most GPUs."""
@@ -161,7 +161,10 @@ def _run(recurrence: Recurrence, operands: Sequence[Input], stages: Stages) -> l
 
 
 def _chunk_count(recurrence: Recurrence, operands: Sequence[Input], features: Features) -> int:
-    """The number of chunks of time that keep the device busy. All chunks but the first have steps that are not padding."""
+    """The number of chunks of time that keep the device busy.
+
+    Only the chunk that runs first has steps of padding, and not only these.
+    """
     length = recurrence.length_for([operand.desc for operand in operands])
     elements = max((source.desc.element_count for source in recurrence.step.inputs[: recurrence.states]), default=0)
     typical = estimate(length)
@@ -174,7 +177,7 @@ def _chunk_count(recurrence: Recurrence, operands: Sequence[Input], features: Fe
     size = -(-length // most)
     if isinstance(length, Size):
         return most if (most - 1) * size < length else 1
-    least = max(MIN_CHUNKS, most // MAX_LESS)
+    least = max(MIN_CHUNKS, most // MAX_CHUNK_RATIO)
     return next((count for count in range(most, least - 1, -1) if length % count == 0), -(-length // size))
 
 
@@ -183,7 +186,7 @@ def _run_in_chunks(
 ) -> list[Traced]:
     """Add the kernels of a linear recurrence in `count` chunks of time.
 
-    The first chunk begins with steps that keep the states, if the number of steps is not a multiple of `count`.
+    The chunk that runs first begins with steps that keep the states, if the number of steps is not a multiple of `count`.
     """
     states, others = recurrence.states, operands[recurrence.states :]
     descs = [operand.desc for operand in operands]
@@ -216,7 +219,7 @@ def _run_steps(
 ) -> None:
     """Add the kernels of all steps, several if one would exceed `max_iterations`; states may begin with a constant.
 
-    `padding` is the number of steps of the first chunks that keep the states.
+    `padding` is the number of steps that keep the states, of the chunk that runs first.
     """
     features, count = stages.features, recurrence.states
     states: Sequence[Input | Const] = list(operands[:count])
