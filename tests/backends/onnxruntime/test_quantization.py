@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import opweave as ow
 from opweave.backends.onnxruntime import ort
@@ -135,26 +136,66 @@ def test_square_products_take_scales_for_their_own_axes(
 
 
 @pytest.mark.parametrize("result", ["float32", "uint8"])
-@pytest.mark.parametrize("alpha", [1.0, 0.5])
+@pytest.mark.parametrize("form", ["gemm", "gemm, alpha", "matmul, add", "add, matmul"])
 @pytest.mark.parametrize("zero", [0, 3])
-@pytest.mark.parametrize("terms", [(1,), (32,), (32, 32), ()], ids=str)
-def test_terms_of_products_keep_their_scales(terms: tuple[int, ...], zero: int, alpha: float, result: str) -> None:
-    """ONNX Runtime takes the scale of a dequantised third operand for that of the product."""
+@pytest.mark.parametrize("scaled", ["other", "as product"])
+@pytest.mark.parametrize("terms", [(1,), (32,), (32, 1), (32, 32)], ids=str)
+def test_terms_of_products_keep_their_scales(
+    terms: tuple[int, ...], scaled: str, zero: int, form: str, result: str
+) -> None:
+    """ONNX Runtime takes the scale of a dequantised third operand for that of the product, and fuses sums to such operands."""
     rng = np.random.default_rng(0)
     x, numbers = (rng.integers(0, 200, (32, 32)).astype("uint8") for _ in range(2))
     scales, term = random_scales(rng, (1, 32)), rng.integers(-1000, 1000, (32,)).astype("int32")
-    # A scale of its own, or without `terms` that of the product.
-    of_term = random_scales(rng, terms) if terms else (scales * np.float32(0.01)).reshape(-1)
+    of_term = random_scales(rng, terms)
+    if scaled == "as product":
+        of_term[...] = (scales * np.float32(0.01)).reshape(-1)[: terms[0]].reshape(-1, *[1] * (len(terms) - 1))
     term = np.tile(term, (32, 1)) if of_term.ndim == 2 else term
 
     def build(b: ow.MLGraphBuilder) -> ow.MLOperand:
         a = dequantised(b, b.input("x", "uint8", x.shape), np.float32([[0.01]]))
         zeros = b.constant(np.full(of_term.shape, zero, "int32"))
         c = b.dequantize_linear(b.constant(term), b.constant(of_term), zeros)
-        y = b.gemm(a, dequantised(b, b.constant(numbers), scales), c=c, alpha=alpha)
+        w = dequantised(b, b.constant(numbers), scales)
+        if form.startswith("gemm"):
+            y = b.gemm(a, w, c=c, alpha=0.5 if form == "gemm, alpha" else 1)
+        else:
+            y = b.add(c, b.matmul(a, w)) if form == "add, matmul" else b.add(b.reshape(b.matmul(a, w), [32, 32]), c)
         return y if result == "float32" else b.quantize_linear(y, np.float32([[0.5]]), np.uint8([[128]]))
 
     assert_same(build, {"x": x}, 1 if result == "uint8" else ROUNDED)
+
+
+@pytest.mark.parametrize("form", ["Gemm", "MatMul", "Sum"])
+@pytest.mark.parametrize("scale", [0.05, 0.0002], ids=["other scale", "scale of the product"])
+@pytest.mark.parametrize("specialise", ["auto", "always", "never"])
+def test_terms_of_products_in_models_keep_their_scales(
+    specialise: Literal["auto", "always", "never"], scale: float, form: str
+) -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(0, 200, (8, 16)).astype("uint8"), rng.integers(0, 255, (16, 32)).astype("uint8")
+    c = rng.integers(-1000, 1000, 32).astype("int32")
+    arrays = {"w": w, "c": c, "sx": np.float32(0.01), "sw": np.float32(0.02), "sc": np.float32(scale), "z": np.uint8(3)}
+    nodes = [
+        helper.make_node("DequantizeLinear", [name, f"s{name}", "z"][: 2 if name == "c" else 3], [f"{name}f"])
+        for name in "xwc"
+    ]
+    if form == "Gemm":
+        nodes += [helper.make_node("Identity", ["cf"], ["ci"]), helper.make_node("Gemm", ["xf", "wf", "ci"], ["y"])]
+    else:
+        term = [helper.make_node("Add" if form == "MatMul" else "Sum", ["p", "cf"], ["y"])]
+        nodes += [helper.make_node("MatMul", ["xf", "wf"], ["p"]), *term]
+    # The engine fuses products of matrices whose sizes it knows.
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.UINT8, x.shape),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
+    ]
+    tensors = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (y,) = ow.InferenceSession(model, specialise=specialise).run(None, {"x": x})
+    wanted = (x - 3.0) @ (w - 3.0) * 0.0002 + c * scale
+    assert np.abs(y - wanted).max() <= ROUNDED * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize("image", [(1, 1, 1, 1), (1, 8, 1, 1), (1, 1, 5, 1)], ids=str)

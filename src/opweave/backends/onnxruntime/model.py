@@ -26,6 +26,9 @@ KNOWN_IR, KNOWN_OPSET = 10, 21
 SCATTER, UPDATING = "ScatterND", "GroupQueryAttention"
 """The operators that `scatters` rewrites, and that `in_place` is about: other models do without these modules."""
 
+HAS_TERMS = frozenset({"Add", "Gemm", "Sum"})
+"""Operators that `terms` guards for dequantised operands: models without them do without that module."""
+
 CAST_OR_MOVED = frozenset({"Cast", "Transpose"})
 """Operators without which the engine's optimiser needs no limits (`rewrites`)."""
 
@@ -231,11 +234,16 @@ def _rewrite(
         from .scatters import write_scatters_in_order
 
         write_scatters_in_order(constants, graphs)
-    if CAST_OR_MOVED.isdisjoint(operators):
-        return []
-    from .rewrites import keep_casts_to_halves, keep_transpositions
+    disabled = []
+    if DEQUANTISES in operators and not HAS_TERMS.isdisjoint(operators):
+        from .terms import keep_scales_of_terms
 
-    return keep_casts_to_halves(graphs) + keep_transpositions(graphs, constants)
+        disabled += keep_scales_of_terms(graphs, constants)
+    if not CAST_OR_MOVED.isdisjoint(operators):
+        from .rewrites import keep_casts_to_halves, keep_transpositions
+
+        disabled += keep_casts_to_halves(graphs) + keep_transpositions(graphs, constants)
+    return disabled
 
 
 def evaluate(proto: Any, feed: Mapping[str, np.ndarray]) -> list[Any] | None:

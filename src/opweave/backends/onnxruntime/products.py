@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ def emit_product(
     - If `a` and `b` are dequantised, the engine computes in integers. Several scales of `b` are right along `axis` only, and
       several scales of `a` are wrong or refused.
     - If the third operand of a Gemm is dequantised, too, the engine takes its scale for the product of those of `a` and `b`.
+      `emit_sum` has the barriers for a MatMul and an Add, which the engine fuses to a Gemm.
     - If only `b` is dequantised, and foldable, the engine rounds `a` to 8 bits. That is allowed for nodes that `rounds_input`
       reports, but the engine also does so after it has folded constants, or has removed operators behind a dequantisation.
 
@@ -39,7 +41,11 @@ def emit_product(
     if not ctx.portable and ctx.precision != "ieee":
         if _needs_barrier(ctx, op_type, a, b, axis, alpha):
             b = ctx.insert_barrier(b)
-        elif op_type == "Gemm" and (c := others[0]) is not None and _has_other_scale(ctx, a, b, c, alpha):
+        elif (
+            op_type == "Gemm"
+            and (c := others[0]) is not None
+            and _has_other_scale(ctx, [a.name, b.name, c.name], alpha)
+        ):
             others = (ctx.insert_barrier(c),)
     return ctx.emit(op_type, a, b, *others, **attributes)
 
@@ -63,20 +69,56 @@ def _needs_barrier(ctx: Emitter, op_type: str, a: Value, b: Value, axis: int | N
     return may_round and all(map(ctx.is_foldable, b_dequantiser.inputs)) and keeps_apart
 
 
-def _has_other_scale(ctx: Emitter, a: Value, b: Value, c: Value, alpha: float) -> bool:
-    """Whether `c` is dequantised by another scale than `alpha * a @ b` would be, or with a zero point."""
-    dequantisers = [node for value in (a, b, c) if (node := dequantiser_of(ctx, value.name)) is not None]
-    if len(dequantisers) < 3:
+def emit_sum(ctx: Emitter, a: Value, b: Value) -> Any:
+    """Emit a sum, with a barrier behind a MatMul of dequantised operands if the other term is dequantised by another scale."""
+    if not ctx.portable and ctx.precision != "ieee":
+        product = _product_of(ctx, a.name)
+        if product is not None and _has_other_scale(ctx, [*product.inputs, b.name], 1):
+            a = ctx.insert_barrier(a)
+        product = _product_of(ctx, b.name)
+        if product is not None and _has_other_scale(ctx, [*product.inputs, a.name], 1):
+            b = ctx.insert_barrier(b)
+    return ctx.emit("Add", a, b)
+
+
+def _product_of(ctx: Emitter, name: str) -> OnnxNode | None:
+    """Return the MatMul from which the value `name` comes, directly or through `MOVED_OR_REMOVED`; None if none."""
+    producers = list(ctx.producers(name, MOVED_OR_REMOVED))
+    return producers[-1] if producers and producers[-1].op_type == "MatMul" else None
+
+
+def _has_other_scale(ctx: Emitter, names: Sequence[str], alpha: float) -> bool:
+    """Whether `names` are three dequantised values, the last of which has another scale than `alpha` times the product.
+
+    A zero point counts as another scale.
+    """
+    dequantisers = [node for name in names if (node := dequantiser_of(ctx, name)) is not None]
+    return len(dequantisers) == 3 and not is_scaled_as_product(
+        [node.inputs for node in dequantisers], ctx.constants.get, alpha
+    )
+
+
+def is_scaled_as_product(
+    dequantisers: Sequence[Sequence[str]], array_of: Callable[[str], np.ndarray | None], alpha: float
+) -> bool:
+    """Whether the third operand of a product has the scale of the product, and no zero point.
+
+    Args:
+        dequantisers: the inputs of the DequantizeLinear of each operand.
+        array_of: the elements of a constant, by name; None for other values.
+        alpha: the factor of the product.
+    """
+    scales = [array_of(inputs[1]) for inputs in dequantisers]
+    zeros = [array_of(name) for name in dequantisers[2][2:] if name]
+    if any(array is None for array in scales) or any(zero is None or zero.any() for zero in zeros):
         return False
-    arrays = [ctx.constants.get(node.inputs[1]) for node in dequantisers]
-    zeros = [ctx.constants.get(name) for name in dequantisers[2].inputs[2:]]
-    scales = [array.astype(np.float64).reshape(-1) for array in arrays if array is not None]
-    if len(scales) < 3 or any(zero is None or zero.any() for zero in zeros):
-        return True
-    of_a, of_b, of_c = scales
-    is_alike = of_a.size == 1 and (of_b.size == of_c.size or 1 in (of_b.size, of_c.size))
+    of_a, of_b, of_c = (np.asarray(array, np.float64).reshape(-1) for array in scales)
+    # Scales of the rows of a square matrix are as many as those of its columns.
+    numbers = array_of(dequantisers[2][0])
+    is_row = numbers is not None and numbers.shape[-1:] == (numbers.size,)
+    is_alike = of_a.size == 1 and (1 in (of_b.size, of_c.size) or (of_b.size == of_c.size and is_row))
     # Writers of models round the product to float32.
-    return not (is_alike and np.allclose(of_c, alpha * of_a * of_b, rtol=1e-6, atol=0))
+    return is_alike and np.allclose(of_c, alpha * of_a * of_b, rtol=1e-6, atol=0)
 
 
 def dequantiser_of(ctx: Emitter, name: str) -> OnnxNode | None:

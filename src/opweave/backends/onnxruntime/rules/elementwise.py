@@ -11,8 +11,10 @@ from ....core.graph import Operand
 from ....ops import elementwise as ops
 from ..backend import ort
 from ..emit import Emitter, Value
+from ..products import emit_sum
 
-ort.rename({ops.add: "Add", ops.sub: "Sub", ops.mul: "Mul", ops.max: "Max", ops.min: "Min"})
+ort.lower(ops.add)(emit_sum)
+ort.rename({ops.sub: "Sub", ops.mul: "Mul", ops.max: "Max", ops.min: "Min"})
 ort.rename(
     {ops.ceil: "Ceil", ops.floor: "Floor", ops.round_even: "Round", ops.sqrt: "Sqrt", ops.reciprocal: "Reciprocal"}
 )
