@@ -219,6 +219,7 @@ def test_run_strings_in_fallback() -> None:
         [b"abcd", "efgh", "é"],
         ["a\0", "b", ""],
         [["a", 1], [b"\xc3\xa9", 1.5]],
+        [np.True_, 1 + 2j, np.array("a")],
     ],
     ids=str,
 )

@@ -14,6 +14,9 @@ from support.onnx_nodes import node_model, run_engine
 import opweave as ow
 from opweave.core.casts import cast_array, compute_form
 from opweave.core.dtypes import BEYOND, INFO
+from opweave.onnx.convert.inference import infer
+from opweave.onnx.model.model import Model
+from opweave.onnx.model.values import Constant
 
 CONTEXT = ow.ml.create_context(device="cpu")
 TYPES = [*BEYOND, "float32", "float16", "int8", "uint8", "int32", "int64"]
@@ -167,3 +170,11 @@ def test_element_types_without_shape_inference(element: type) -> None:
     (got,) = whole(model).run(None, feed)
     assert got.dtype == element
     np.testing.assert_array_equal(got, np.pad(x, ((1, 1), (0, 0))))
+
+
+def test_element_types_of_states_without_shape_inference() -> None:
+    """The states of a loop have types of their own."""
+    loop = helper.make_node("Loop", ["count", "", "x", "k"], ["y", "z"])
+    values = [Constant(np.array(3)), None, Constant(np.ones(3, np.float32)), Constant(np.ones(3, np.int64))]
+    model = Model(helper.make_model(helper.make_graph([loop], "g", [], [])), opsets={"": 21})
+    assert infer(loop, values, model, {}) == {}

@@ -79,8 +79,12 @@ def infer(
 
 
 def _types_like_inputs(node: NodeProto, schema: Any, types: Mapping[str, TypeProto]) -> dict[str, TypeProto]:
-    """The types, without shapes, of outputs whose type parameter is that of an input."""
-    parameters = {item.type_str: types[name] for item, name in zip(schema.inputs, node.input, strict=False) if name}
+    """The types, without shapes, of outputs whose type parameter is that of an input.
+
+    The variadic inputs of Loop and Scan have types of their own, which the type parameter does not tell.
+    """
+    inputs = zip(schema.inputs, node.input, strict=False)
+    parameters = {item.type_str: types[name] for item, name in inputs if name and item.is_homogeneous}
     results = {}
     for k, name in enumerate(node.output):
         like = parameters.get(schema.outputs[min(k, len(schema.outputs) - 1)].type_str)

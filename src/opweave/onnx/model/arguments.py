@@ -321,6 +321,9 @@ def type_name(type: TypeProto) -> str:
     return "unknown"
 
 
+_NUMBERS = (bool, int, float, complex, np.bool_, np.number)
+
+
 def _as_texts(value: Any, subject: str) -> np.ndarray:
     """Convert a value to an array of texts: decode bytes, and write the numbers of lists, as ONNX Runtime does.
 
@@ -329,7 +332,8 @@ def _as_texts(value: Any, subject: str) -> np.ndarray:
     is_list = isinstance(value, (list, tuple))
     array = np.asarray(value, object if is_list else None)  # arrays of texts drop zeros at the end of a text
     if is_list:
-        items = [str(item) if isinstance(item, (bool, int, float, np.number)) else item for item in array.flat]
+        plain = [item[()] if isinstance(item, np.ndarray) else item for item in array.flat]
+        items = [str(item) if isinstance(item, _NUMBERS) else item for item in plain]
         array = np.array(items, object).reshape(array.shape)
     if array.dtype.kind == "U" or (array.dtype.kind == "O" and all(type(item) is str for item in array.flat)):
         return array

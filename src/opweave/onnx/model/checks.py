@@ -200,8 +200,9 @@ def _lacks_outputs(node: NodeProto) -> bool:
 def _expected_inputs(node: NodeProto) -> list[str] | None:
     """The inputs in the form that ONNX Runtime reads correctly; None if the node has that form."""
     op_type = node.op_type
-    if node.input and not node.input[-1] and domain_of(node) == "" and op_type not in _VARIADIC:
-        count = max((k for k, name in enumerate(node.input, 1) if name), default=0)
+    # The first name stays: a node without inputs, even OptionalHasElement, is not folded.
+    if len(node.input) > 1 and not node.input[-1] and domain_of(node) == "" and op_type not in _VARIADIC:
+        count = max((k for k, name in enumerate(node.input, 1) if name), default=1)
         return list(node.input[:count])
     if op_type in ("QLinearLeakyRelu", "QLinearSigmoid") and node.domain == MICROSOFT and len(node.input) == 4:
         return [*node.input, ""]
