@@ -151,6 +151,12 @@ def test_pow_of_exponents_of_another_size() -> None:
     check_node("Pow", x, np.array(2**32 + 1), wanted=wanted)
     check_node("Pow", np.array([-3, 2**33]), np.array([3, 1], "uint8"), wanted=np.array([-27, 2**33]))
     check_node("Pow", np.float32([2, 4]), np.array([-1, 0.5], "float16"), wanted=np.float32([0.5, 2]))
+    for base, largest in (("float32", 2**31 - 1), ("float16", 2**11 + 1)):
+        odd = np.array([largest, -largest, 3])
+        for exponent in (odd, odd.astype("float64")):
+            x = np.array([[-2], [-1]], base)
+            wanted = np.array([[-np.inf, -0.0, -8], [-1, -1, -1]], base)
+            check_node("Pow", x, exponent, constants=(1,), wanted=wanted)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint32", "uint64", "int8", "int32", "int64"])

@@ -84,6 +84,8 @@ def _(b: MLGraphBuilder, a: MLOperand, B: Tensor, *, fmod: int = 0) -> Tensor:
 
 @converts("Pow")
 def _(b: MLGraphBuilder, x: MLOperand, exponent: Tensor) -> Tensor:
+    if is_float(x) and isinstance(exponent, np.ndarray) and not _keeps_parity(exponent, x.data_type):
+        return _pow_in_double(b, x, exponent)
     if isinstance(exponent, np.ndarray) and is_float(exponent):
         is_whole = bool((exponent == np.trunc(exponent)).all())
         if is_whole and (is_float(x) or bool((abs(exponent) < 2.0**63).all())):
@@ -95,12 +97,23 @@ def _(b: MLGraphBuilder, x: MLOperand, exponent: Tensor) -> Tensor:
         return b.pow(x, as_type(b, exponent, x.data_type))
     if is_float(y):
         # NumPy and ONNX Runtime compute in float64, which has all digits of int32, and cut off the result.
-        double = INFO[dtypes.FLOAT64].name
-        return b.cast(b.pow(b.cast(x, double), as_type(b, exponent, double)), x.data_type)
+        return _pow_in_double(b, x, exponent)
     # In a type wide enough for both, signed as the exponent: the bits of a product are the same for signed and unsigned bases.
     bits = max(32, INFO[x.data_type].bits, INFO[y.data_type].bits)
     wide: Any = f"uint{bits}" if is_unsigned(y) else f"int{bits}"
     return b.cast(b.pow(b.cast(x, wide), as_type(b, exponent, wide)), x.data_type)
+
+
+def _keeps_parity(exponent: np.ndarray, data_type: DataType) -> bool:
+    """Whether the same exponents are odd in another data type: those decide the signs of powers."""
+    with np.errstate(invalid="ignore"):
+        before, after = (array.astype(np.float64) % 2 == 1 for array in (exponent, cast_array(exponent, data_type)))
+    return np.array_equal(before, after)
+
+
+def _pow_in_double(b: MLGraphBuilder, x: MLOperand, exponent: Tensor) -> Tensor:
+    double = INFO[dtypes.FLOAT64].name
+    return b.cast(b.pow(b.cast(x, double), as_type(b, exponent, double)), x.data_type)
 
 
 # Casts ---------------------------------------------------------------------------------------------------------------
