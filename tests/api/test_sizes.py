@@ -27,6 +27,7 @@ from opweave.context.dynamic_graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.context.graph import program_of, state_of
 from opweave.core.graph import Graph
 from opweave.core.guards import Guards, explore
+from opweave.core.size_bounds import lower_bound
 from opweave.core.size_functions import (
     choose,
     floored_remainder,
@@ -38,7 +39,20 @@ from opweave.core.size_functions import (
     truncated_remainder,
 )
 from opweave.core.size_values import at
-from opweave.core.sizes import Size, _sum_at, call_of, function_of, interval, is_unknown, source_of
+from opweave.core.sizes import (
+    COMPILED_AT,
+    Size,
+    _sum_at,
+    answer_for_all,
+    call_of,
+    function_of,
+    interval,
+    is_same_size,
+    is_unknown,
+    linear_interval,
+    source_of,
+    unknown_size,
+)
 from opweave.ops import Operations
 from opweave.run.program import Program
 
@@ -80,7 +94,32 @@ def test_size_has_a_normal_form(formula: object, text: str) -> None:
 
 
 def test_halves_that_are_rounded_both_ways_are_the_whole() -> None:
-    assert N // 2 + (N + 1) // 2 == N, "the difference is between -1/2 and 1/2, and an integer"
+    whole = N // 2 + (N + 1) // 2
+    assert answer_for_all("zero", whole - N), "the difference is between -1/2 and 1/2, and an integer"
+    guards = Guards({"n": 3})
+    with guards.deciding():
+        assert whole == N
+    assert guards.hold({"n": 8})
+    # Without a scope, equality, hashes and `is_same_size` have the normal form.
+    assert [whole == N, {N: 1}.get(whole) is not None, is_same_size(whole, N)] == [False] * 3
+
+
+@pytest.mark.parametrize(
+    "size", [N**40 - M // 2, N**40 * unknown_size() - M // 2, N**40 // 2 - M // 2 - unknown_size()]
+)
+def test_bounds_beyond_the_range_of_floats(size: Any) -> None:
+    low, high = linear_interval(size)
+    assert low < -(2**29)
+    assert high > 2**1024
+    assert lower_bound(size) < 1
+    assert size != 0
+
+
+def test_deep_formulas_are_evaluated_as_often_as_others() -> None:
+    formula: Any = N
+    for _ in range(100):
+        formula = (formula + 1) // 2
+    assert {formula.at({"n": 2**101 + k}) for k in range(2 * COMPILED_AT)} == {2, 3}
 
 
 def test_size_at_agrees_with_python() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import inf, isinf
+from math import inf
 
 from .size_values import variables_in
-from .sizes import Dimension, Factor, order_of
+from .sizes import Dimension, Factor, divide_bound, order_of
 
 
 def lower_bound(extent: Dimension) -> float:
@@ -25,7 +25,7 @@ def lower_bound(extent: Dimension) -> float:
         product: dict[tuple[Factor, ...], float] = {(): coefficient}
         for factor in factors:
             least = _least(factor)
-            if isinf(least):
+            if isinstance(least, float):  # infinite; integers may be beyond the range of floats
                 return -inf
             excesses = [((*key, factor), number) for key, number in product.items()]
             product = {key: number * least for key, number in product.items()}
@@ -54,7 +54,7 @@ def _least(factor: Factor) -> float:
         return factor.interval()[0]
     divisor = factor.arguments[1]
     if isinstance(divisor, int) and divisor > 0:
-        return least[0] if isinf(least[0]) else least[0] // divisor
+        return divide_bound(least[0], divisor)
     return 0 if least[0] >= 0 and least[1] >= 1 else -inf
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from math import ceil, floor, gcd, inf, isinf, prod
 from numbers import Integral
@@ -38,6 +38,9 @@ MAX_INTERVALS = 4096
 
 COMPILED_AT = 8
 """The evaluation of a formula before which its code is compiled. An estimate."""
+
+MAX_COMPILED_DEPTH = 50
+"""Maximum depth of calls in formulas that are compiled. A call takes two parentheses; CPython's parser refuses 200 of them."""
 
 MAX_TERMS = 1000
 """Maximum number of terms of a formula. Products grow exponentially, and graphs may be those of strangers."""
@@ -100,12 +103,14 @@ def answer_for_all(question: Question, difference: Dimension) -> bool | None:
 
 
 def _decide(question: Question, difference: Dimension) -> bool:
-    decided = answer_for_all(question, difference)
+    scope = current_scope.get()
+    # Without a scope, equality agrees with the hash, and so with the normal form.
+    is_formal = scope is None and question == "zero" and isinstance(difference, Size)
+    decided = None if is_formal else answer_for_all(question, difference)
     if decided is not None:
         return decided
     assert isinstance(difference, Size)
     condition = question, _primitive(difference) if question == "zero" else difference
-    scope = current_scope.get()
     return decide_without_scope(condition) if scope is None else scope.decide(condition)
 
 
@@ -175,7 +180,7 @@ class Factor:
         if self.kind == "//" and isinstance(self.arguments[1], int) and self.arguments[1] > 0:
             divisor = self.arguments[1]
             low, high = interval(self.arguments[0])
-            return (low if isinf(low) else low // divisor), (high if isinf(high) else high // divisor)
+            return divide_bound(low, divisor), divide_bound(high, divisor)
         if self.kind in _INFIX:
             return -inf, inf
         if not self.arguments:
@@ -682,8 +687,17 @@ class _Evaluation:
             self._calls += 1
             if self._calls < COMPILED_AT:
                 return _sum_at(self._terms, sizes)
+            if _depth_of(self._terms) > MAX_COMPILED_DEPTH:
+                self._function = partial(_sum_at, self._terms)
+                return self._function(sizes)
             self._function = eval(f"lambda s: {source_of(Size('', self._terms))}", dict(_FUNCTIONS))
         return self._function(sizes)
+
+
+def _depth_of(terms: tuple[Term, ...]) -> int:
+    """The depth of calls in a formula."""
+    arguments = [argument for factors, _ in terms for factor in factors for argument in factor.arguments]
+    return 1 + max([_depth_of(a.terms) if isinstance(a, Size) else 0 for a in arguments]) if arguments else 0
 
 
 def _sum_at(terms: tuple[Term, ...], sizes: Mapping[str, int]) -> int:
@@ -811,7 +825,7 @@ def _interval_of(terms: Iterable[tuple[tuple[Factor, ...], Any]]) -> Interval:
             corners = [_times(a, b) for a in (least, most) for b in factor.interval()]
             least, most = min(corners), max(corners)
         ends = _times(coefficient, least), _times(coefficient, most)
-        low, high = low + min(ends), high + max(ends)
+        low, high = _plus(low, min(ends)), _plus(high, max(ends))
     return low, high
 
 
@@ -833,7 +847,7 @@ def _linear_interval(terms: tuple[Term, ...]) -> Interval:
     low, high = _interval_of(terms)
     # Coefficients and remainders are numerators over `denominator`.
     numerators, denominator = dict(terms), 1
-    rest_low = rest_high = 0
+    remainder_low = remainder_high = 0
     for _ in range(MAX_QUOTIENTS):
         key = next((factors for factors in numerators if len(factors) == 1 and _is_quotient(factors[0])), None)
         if key is None:
@@ -842,17 +856,15 @@ def _linear_interval(terms: tuple[Term, ...]) -> Interval:
         assert isinstance(divisor, int)
         scale = divisor // gcd(numerators[key], divisor)
         numerators = {factors: number * scale for factors, number in numerators.items()}
-        denominator, rest_low, rest_high = denominator * scale, rest_low * scale, rest_high * scale
+        denominator, remainder_low, remainder_high = denominator * scale, remainder_low * scale, remainder_high * scale
         factor = numerators.pop(key) // divisor
         for factors, coefficient in (terms_of(dividend) or {}).items():
             numerators[factors] = numerators.get(factors, 0) + factor * coefficient
-        rest = -factor * (divisor - 1)
-        rest_low, rest_high = rest_low + min(rest, 0), rest_high + max(rest, 0)
+        remainder = -factor * (divisor - 1)
+        remainder_low, remainder_high = remainder_low + min(remainder, 0), remainder_high + max(remainder, 0)
         least, most = _interval_of((factors, number) for factors, number in numerators.items() if number)
-        if not isinf(least):
-            low = max(low, -(-(least + rest_low) // denominator))
-        if not isinf(most):
-            high = min(high, (most + rest_high) // denominator)
+        low = max(low, -divide_bound(-_plus(least, remainder_low), denominator))
+        high = min(high, divide_bound(_plus(most, remainder_high), denominator))
     return low, high
 
 
@@ -860,8 +872,23 @@ def _is_quotient(factor: Factor) -> bool:
     return factor.kind == "//" and isinstance(factor.arguments[1], int) and factor.arguments[1] > 0
 
 
+# Bounds are integers, or infinite floats. Integers may be beyond the range of floats, so that they cannot be operands of one
+# operator.
+
+
 def _times(a: float, b: float) -> float:
-    return 0 if a == 0 or b == 0 else a * b
+    if isinstance(a, float) or isinstance(b, float):
+        return 0 if a == 0 or b == 0 else inf if (a < 0) == (b < 0) else -inf
+    return a * b
+
+
+def _plus(a: float, b: float) -> float:
+    return b if isinstance(b, float) else a if isinstance(a, float) else a + b
+
+
+def divide_bound(bound: float, divisor: int) -> float:
+    """floor(bound / divisor), for a positive divisor."""
+    return bound if isinstance(bound, float) else bound // divisor
 
 
 def is_static(shape: Iterable[Any]) -> bool:
