@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from .. import memory
 from ..core.dtypes import ANY, DataType
 from ..memory.spaces import HOST, Memory, TensorSpace
+from ..support.errors import ValidationError
 from ..support.records import record
 from .discovery import discover
 from .precision import Precision
@@ -260,7 +261,12 @@ class Backend(RuleTable, ABC):
         if not self.families:
             return {}
         package = self.families.rpartition(".")[0]
-        return {module: f"{package}.{name}" for module, name in import_module(self.families).FAMILIES.items()}
+        families: Mapping[str, str] | None = getattr(import_module(self.families), "FAMILIES", None)
+        if families is None:
+            raise ValidationError(
+                f"{self.name}: {self.families} must have FAMILIES, modules of rules by module of operations"
+            )
+        return {module: f"{package}.{name}" for module, name in families.items()}
 
     @abstractmethod
     def devices(self) -> list[Device]:
@@ -429,8 +435,8 @@ class Backend(RuleTable, ABC):
 
         data_types = node.remember(data_types_of)
         if self.stores and is_widening(node):
-            return data_types <= self.stores | self.computes
-        return data_types <= self.computes
+            data_types = data_types.difference(self.stores)
+        return data_types.issubset(self.computes)
 
     def supports(self, node: Node) -> bool:
         return self.rule(node) is not None

@@ -103,17 +103,19 @@ class _Loading:
 
     Attributes:
         is_done: whether all rules are loaded.
-        modules: the modules of operations whose rules are loaded.
+        modules: the modules of operations whose rules are loaded. Those that an import asks for within another join when
+            the outermost ends: a file of rules serves several modules of operations, and may be half imported.
     """
 
     def __init__(self, load: Callable[[], None] | None = None, load_for: Callable[[str], None] | None = None) -> None:
         self.is_done, self._load, self._load_for, self._lock = load is None, load, load_for, RLock()
         self.modules: set[str] = set()
         self._running: set[str | None] = set()
+        self._inner: set[str] = set()
 
     def run(self, module: str | None = None) -> None:
         with self._lock:
-            if self.is_done or module in self.modules or not self._running.isdisjoint({module, None}):
+            if self.is_done or module in self.modules | self._inner or not self._running.isdisjoint({module, None}):
                 return
             self._running.add(module)
             try:
@@ -122,6 +124,10 @@ class _Loading:
                     self.is_done = True
                 elif module is not None and self._load_for is not None:
                     self._load_for(module)
-                    self.modules.add(module)
+                    self._inner.add(module)
+                if len(self._running) == 1:
+                    self.modules |= self._inner
             finally:
                 self._running.discard(module)
+                if not self._running:
+                    self._inner.clear()

@@ -14,8 +14,8 @@ from ..core.graph import Node, Operand, data_types_of, is_beyond, is_widening, m
 
 def may_widen(node: Node, backend: Backend) -> bool:
     """Whether casts around a node leave the back end with data types that it computes."""
-    beyond = node.remember(data_types_of) - backend.computes
-    return bool(beyond) and is_beyond(node) and not is_widening(node) and beyond <= backend.stores
+    beyond = node.remember(data_types_of).difference(backend.computes)
+    return bool(beyond) and is_beyond(node) and not is_widening(node) and beyond.issubset(backend.stores)
 
 
 def widened(node: Node) -> Callable[..., Any]:

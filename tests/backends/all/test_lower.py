@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave import expr
+from opweave.backends import find
 from opweave.backends.onnxruntime.emit import Emitter, Value
+from opweave.backends.rule_table import RuleTable
+from opweave.compile.widen import may_widen
 from opweave.context.graph import program_of
 from opweave.ops import elementwise
 
@@ -36,6 +40,48 @@ RULES: dict[str, Callable[..., Any]] = {"reference": on_arrays, "cpu": emitted, 
 @pytest.fixture(params=RULES)
 def context(request: pytest.FixtureRequest) -> ow.MLContext:
     return gpu_context() if request.param == "webgpu" else ow.ml.create_context(device=request.param)
+
+
+class Nested(RuleTable):
+    """Rules whose modules ask for one another while they are imported, as decorators do."""
+
+    name = "nested"
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+        self.early: set[str] = set()
+
+    def load_for(self, module: str) -> None:
+        if module == "first":
+            self._loading.run("second")
+            self.early |= self._loading.modules
+            if self.failures:
+                self.failures -= 1
+                raise KeyboardInterrupt
+
+
+def test_rules_are_loaded_when_the_outermost_import_ends() -> None:
+    table = Nested(1)
+    with pytest.raises(KeyboardInterrupt):
+        table._loading.run("first")
+    assert table._loading.modules == set()
+    table._loading.run("first")
+    assert (table.early, table._loading.modules) == (set(), {"first", "second"})
+
+
+def test_back_end_of_others_with_a_sequence_of_types_and_without_families(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = copy(find("reference"))
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    node = builder.input("x", "float32", [2]).relu().node
+    assert node is not None
+    monkeypatch.setattr(backend, "computes", ("float32",))
+    monkeypatch.setattr(backend, "stores", ("float16",))
+    assert backend.supports(node)
+    assert not may_widen(node, backend)
+    monkeypatch.setattr(backend, "families", "opweave.backends.reference.rules")
+    with pytest.raises(ow.ValidationError, match=r"^reference: opweave\.backends\.reference\.rules must have"):
+        backend.load_for("opweave.ops.matrix")
 
 
 def scaled() -> Any:

@@ -1,4 +1,7 @@
-"""Modules of rules by the module that declares their operations. They are imported when a rule is first looked up."""
+"""Modules of rules by the module that declares their operations.
+
+A module of rules is imported when one of its rules is first looked up.
+"""
 
 from __future__ import annotations
 
