@@ -100,7 +100,56 @@ _HOMES = {
 }
 """Module -> its public names; after a dot at its end, modules of that package. A test compares it with the imports above."""
 
-__all__ = sorted(name for names in _HOMES.values() for name in names)
+# A literal, as type checkers need for `import *`; a test compares it with the table.
+__all__ = [
+    "ML",
+    "Array",
+    "CompiledModule",
+    "DataError",
+    "Desc",
+    "Device",
+    "InferenceSession",
+    "InvalidStateError",
+    "Limits",
+    "MLContext",
+    "MLContextLostInfo",
+    "MLError",
+    "MLGraph",
+    "MLGraphBuilder",
+    "MLOperand",
+    "MLTensor",
+    "MissingExtraError",
+    "NotSupportedError",
+    "OperationError",
+    "Size",
+    "ValidationError",
+    "array",
+    "array_api",
+    "as_torch_op",
+    "composite",
+    "composites",
+    "cuda",
+    "devices",
+    "diff",
+    "expr",
+    "expression",
+    "from_torch",
+    "jit",
+    "js",
+    "lazy",
+    "memory",
+    "ml",
+    "onnx",
+    "op",
+    "ops",
+    "quantize",
+    "read",
+    "recurrence",
+    "register_onnx",
+    "register_torch",
+    "wasm",
+    "wgsl",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -126,7 +175,7 @@ class _NoAttributeError(AttributeError):
     def __str__(self) -> str:
         name = str(self.args[0])
         hint = ""
-        if not name.startswith("_"):
+        if name.isidentifier() and not name.startswith("_"):
             from importlib.util import find_spec
 
             from . import ops

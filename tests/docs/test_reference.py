@@ -243,7 +243,7 @@ def arguments(op: Op[..., Any]) -> dict[str, str]:
     return dict(re.findall(r"^    (\w+): (.*(?:\n     .*)*)", section, re.MULTILINE))
 
 
-COMPOSITES = [op for op in vars(ow.composites).values() if isinstance(op, Op)]
+COMPOSITES = [op for name in ow.composites.__all__ if isinstance(op := getattr(ow.composites, name), Op)]
 
 
 @pytest.mark.whole

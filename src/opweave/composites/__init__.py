@@ -219,7 +219,103 @@ _HOMES: Mapping[str, tuple[str, ...]] = {
 }
 """Names by module; a module is imported when one of its names is first asked for."""
 
-__all__ = sorted(name for names in _HOMES.values() for name in names)
+# A literal, as type checkers need for `import *`; a test compares it with the table.
+__all__ = [
+    "acos",
+    "acosh",
+    "affine_grid",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
+    "average_pool",
+    "bernoulli",
+    "bit_cast",
+    "bitwise_and",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_xor",
+    "causal_conv_with_state",
+    "center_crop_pad",
+    "col2im",
+    "compress",
+    "conv_transpose",
+    "convolution",
+    "cosh",
+    "crop_and_resize",
+    "cumulative_product",
+    "deform_conv",
+    "depth_to_space",
+    "dequantized_matmul",
+    "det",
+    "dft",
+    "dynamic_quantize_linear",
+    "erf_inv",
+    "expm1",
+    "fast_gelu",
+    "gather_n_bits",
+    "geglu",
+    "grid_sample",
+    "group_normalization",
+    "group_query_attention",
+    "hard_max",
+    "integer_conv2d",
+    "integer_matmul",
+    "inverse",
+    "leaky_integrator",
+    "linear_attention",
+    "local_response_normalization",
+    "log1p",
+    "log_softmax",
+    "lp_pool",
+    "matmul_n_bits",
+    "max_pool",
+    "max_pool_with_indices",
+    "max_roi_pool",
+    "max_unpool",
+    "multi_head_attention",
+    "multinomial",
+    "non_max_suppression",
+    "non_zero",
+    "one_hot",
+    "pack_bits",
+    "pack_blocks",
+    "quantized_add",
+    "quantized_concat",
+    "quantized_conv2d",
+    "quantized_leaky_relu",
+    "quantized_matmul",
+    "quantized_mean",
+    "quantized_mul",
+    "quantized_sigmoid",
+    "quick_gelu",
+    "ragged_gru",
+    "ragged_lstm",
+    "random_key",
+    "random_normal",
+    "random_uniform",
+    "resize",
+    "rms_norm",
+    "rms_normalization",
+    "rnn",
+    "roi_align",
+    "rotary_embedding",
+    "scaled_dot_product_attention",
+    "scatter_reduce",
+    "selective_scan",
+    "shift_left",
+    "shift_right",
+    "sinh",
+    "skip_layer_norm",
+    "skip_rms_norm",
+    "space_to_depth",
+    "stft",
+    "swiglu",
+    "tensor_scatter",
+    "thresholded_relu",
+    "top_k",
+    "unique",
+]
 
 
 @composite_names.provide
@@ -239,15 +335,19 @@ def is_composite(op: Op[..., Any], *names: str) -> bool:
 
 def __getattr__(name: str) -> Any:
     home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None and (name.startswith("_") or not name.isidentifier()):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # First: `ops`, `expr` and `custom` import one another. Threads that enter this circle at different modules get
+    # parts of modules.
+    from .. import ops
+
+    import_module(".declare", __name__)
     if home is not None:
         value = globals()[name] = getattr(import_module(home, __name__), name)
         return value
-    hint = ""
-    # `from opweave.composites import module` asks for an attribute first.
-    if not (name.startswith("_") or find_spec(f"{__name__}.{name}")):
-        from .. import ops
-
-        hint = operation(name, __all__, "opweave.ops.", ops.Operations.listing())
+    if find_spec(f"{__name__}.{name}"):
+        return import_module(f".{name}", __name__)
+    hint = operation(name, __all__, "opweave.ops.", ops.Operations.listing())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 

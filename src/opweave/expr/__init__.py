@@ -31,7 +31,7 @@ from .tracing import trace
 
 def __getattr__(name: str) -> Any:
     # Protocols that tools ask for; and `from opweave.expr import module` asks for an attribute first.
-    if name.startswith("__") or find_spec(f"{__name__}.{name}"):
+    if name.startswith("__") or not name.isidentifier() or find_spec(f"{__name__}.{name}"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
     raise _no_such_name("opweave.expr has no function", name)
 

@@ -51,11 +51,9 @@ def _folders_of(package: str, place: str) -> list[str]:
         names = [name for name in os.listdir(place) if name.endswith(FOLDERS)]
     except OSError:  # the path has a folder that does not exist
         return []
-    wanted = _plain(package)
+    plain = _plain(package)
     return [
-        os.path.join(place, name)
-        for name in names
-        if _plain(name.removesuffix(".egg-info").partition("-")[0]) == wanted
+        os.path.join(place, name) for name in names if _plain(name.removesuffix(".egg-info").partition("-")[0]) == plain
     ]
 
 
