@@ -244,7 +244,7 @@ class Backend(RuleTable, ABC):
             WeakKeyDictionary(),
             WeakKeyDictionary(),
         )
-        self._variants: dict[tuple[int | None, Precision, bool], Backend] = {}
+        self.variants: dict[tuple[int | None, Precision, bool], Backend] = {}
 
     def load(self) -> None:
         for family in self._families().values():
@@ -351,8 +351,8 @@ class Backend(RuleTable, ABC):
             return self
         variant = copy(self)
         variant.threads, variant.precision = threads, precision
-        self._variants.setdefault((self.threads, self.precision, self.has_arena), self)
-        return self._variants.setdefault((threads, precision, self.has_arena), variant)
+        self.variants.setdefault((self.threads, self.precision, self.has_arena), self)
+        return self.variants.setdefault((threads, precision, self.has_arena), variant)
 
     # The choice between engines --------------------------------------------------------------------------------------
 

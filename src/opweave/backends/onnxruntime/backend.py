@@ -65,12 +65,12 @@ class OnnxRuntime(Backend):
 
         assert self.plugin is not None
         backend = copy(self)
-        backend.plugin, backend._variants = replace(self.plugin, options=dict(options)), {}
+        backend.plugin, backend.variants = replace(self.plugin, options=dict(options)), {}
         return backend
 
     def _on(self, plugin: Plugin) -> OnnxRuntime:
         backend = copy(self)  # shares the rules
-        backend.plugin, backend._variants = plugin, {}
+        backend.plugin, backend.variants = plugin, {}
         backend.gains_from_loops = backend.takes_names = backend.expands_filters = False
         backend.computes = frozenset(ANY)
         backend.name, backend.stand_in = f"{self.name}:{plugin.short_provider}", OnnxRuntime.name
