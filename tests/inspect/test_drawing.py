@@ -310,6 +310,7 @@ def test_blocks_that_repeat_are_drawn_once(tmp_path: Path) -> None:
     assert "40 × (6 operations)" in shown
     assert "2 matmul, 2 relu," in shown
     assert "add, tanh" in shown
+    assert "weights 64 B" in shown, "one constant, which 80 products read"
     assert len([*rectangles(root, "box"), *rectangles(root, "end")]) < 10
     assert "40 × (7 operations)" in texts(drawn(residual(40, masked=True), tmp_path)), (
         "what goes everywhere is no hindrance"
@@ -338,7 +339,9 @@ def pictures(draw: st.DrawFn) -> Picture:
     edges = []
     for index, lane in enumerate(homes, start=1):
         name = f"op{rng.integers(0, 3)}"
-        boxes.append(Box(name, int(lane), "operation", operations=(name,), weights=4))
+        boxes.append(
+            Box(name, int(lane), "operation", operations=(name,), weights={index // 3: 4})
+        )  # three read one constant
         for maker in set(rng.integers(max(0, index - 4), index, rng.integers(0, 3)).tolist()):
             edges.append(Edge(maker, 0, index, "float32[4]"))
     edges.append(Edge(count, 0, count + 1, "float32[4]"))
@@ -352,7 +355,8 @@ def test_pictures_of_all_kinds_are_drawn(picture: Picture) -> None:
     made = condense(picture)
     assert len(made.boxes) <= LARGE
     assert sum(len(box.operations) for box in made.boxes) == sum(len(box.operations) for box in picture.boxes)
-    assert sum(box.weights for box in made.boxes) == sum(box.weights for box in picture.boxes)
+    weights = [{*itertools.chain(*(box.weights.items() for box in each.boxes))} for each in (made, picture)]
+    assert weights[0] == weights[1]
     assert all(edge.source < edge.target for edge in made.edges), "still in topological order"
     assert [box.lane for box in made.boxes] == sorted(box.lane for box in made.boxes)
     check_apart(parsed(render(picture, "any")))
@@ -367,14 +371,19 @@ def test_draw_model_with_fallback(
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], name="stem <b>", kernel_shape=[3, 3]),
         helper.make_node("NonZero", ["c"], ["n"]),
-        helper.make_node("Relu", ["c"], ["y"]),
+        helper.make_node("Slice", ["c", "zero", "last"], ["s"]),
+        helper.make_node("Relu", ["s"], ["y"]),
     ]
     graph = helper.make_graph(
         nodes,
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 1, 5, 5])],
         [helper.make_empty_tensor_value_info(name) for name in ("y", "n")],
-        [numpy_helper.from_array(np.ones((1, 1, 3, 3), "float32"), "w")],
+        [
+            numpy_helper.from_array(np.ones((1, 1, 3, 3), "float32"), "w"),
+            numpy_helper.from_array(np.int64([0]), "zero"),
+            numpy_helper.from_array(np.int64([2**63 - 1]), "last"),
+        ],
     )
     model, path = tmp_path / "model.onnx", tmp_path / "model.svg"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), model)
@@ -385,7 +394,9 @@ def test_draw_model_with_fallback(
     assert f"wrote {path}" in capsys.readouterr().out
     root = parsed(path.read_text(encoding="utf-8"))
     shown = texts(root)
-    assert {"Conv", "'stem <b>'", "Relu", "NonZero", "x", "y", "n", "1×1×3×3", "float32[2, 1, 3, 3]"} <= set(shown)
+    assert {"Conv", "'stem <b>'", "Relu", "NonZero", "x", "y", "n", "1×1×3×3", "end", "float32[2, 1, 3, 3]"} <= set(
+        shown
+    )
     assert "ONNX Runtime (fallback)" in shown
     assert "WebNN on cpu" in shown
     assert len([*rectangles(root, "fallback")]) == 2  # the lane, and what lies behind a label

@@ -151,8 +151,8 @@ def _merge_boxes(picture: Picture, indices: Sequence[int], count: int) -> Box:
     if len(boxes) == 1:
         return boxes[0]
     operations = [name for box in boxes for name in box.operations]
-    weights = sum(box.weights for box in boxes)
-    title, lines, chips = summary(count, operations[: len(operations) // count], weights)
+    weights = {constant: count for box in boxes for constant, count in box.weights.items()}
+    title, lines, chips = summary(count, operations[: len(operations) // count], sum(weights.values()))
     labels = [line for box in boxes for line in (box.tooltip.splitlines() or [""])[:1]]
     tooltip = "\n".join(labels[:40] + ["…"] * (len(labels) > 40))
     mark = max((box.mark for box in boxes), key=["", "found", "first"].index)

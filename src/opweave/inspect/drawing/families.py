@@ -13,9 +13,9 @@ FAMILIES = {
     "normalization": "normali[sz]|norm$|^lrn$|scaler",
     "activation": "relu|elu$|gelu|glu$|silu$|sigmoid|^tanh$|swish|soft|mish|hardmax|shrink|^linear$",
     "reduction": "^(qlinear)?reduce|^arg|pool|^cum|^topk|^mean$|nonmaxsuppression|unique",
-    "movement": "reshape|transpose|concat|split|slice|^pad|tile|expand|^gather|arrayfeature|scatter|squeeze|flatten|identity|"
-    "dropout|^cast|bitcast|resize|resample|upsample|gridsample|affinegrid|roialign|croppad|shape|size|depth|reverse|triangular|trilu|onehot|constant|"
-    "eyelike|range|nonzero|compress|^(qlinear)?where$|sequence|optional|embed",
+    "data movement": "reshape|transpose|concat|split|slice|^pad|tile|expand|^gather|arrayfeature|scatter|squeeze|flatten|"
+    "identity|dropout|^cast|bitcast|resize|resample|upsample|gridsample|affinegrid|roialign|croppad|shape|size|depth|reverse|triangular|trilu|"
+    "onehot|constant|eyelike|range|nonzero|compress|^(qlinear)?where$|sequence|optional|embed",
     "arithmetic": "^(qlinear(add|mul)|biasadd|gatedadd|complexmul(conj)?|mulinteger|"
     "abs|neg|sign|ceil|floor|round|roundeven|exp|log|sqrt|reciprocal|pow|erf|mod|sum|add|sub|mul|div|max|min|"
     "clip|clamp|binarizer|bit.*|shift.*|a?(sin|cos|tan)h?|expm1|log1p|erfinv|det|inverse|"

@@ -74,10 +74,10 @@ def _box(step: TracedNode, lane: int, trace: Trace, runs_on: str, reason: str) -
         lane,
         "operation" if node.domain in KNOWN_DOMAINS else "custom",
         (f"{node.name!r}",) if node.name else (),
-        tuple(map(_chip, constants.values())),
+        tuple("end" if node.op_type == "Slice" and _is_no_end(array) else _chip(array) for array in constants.values()),
         "\n".join(tooltip),
         (node.op_type,),
-        sum(array.nbytes for array in constants.values()),
+        {id(array): array.nbytes for array in constants.values()},  # nodes may name one array differently
         details=details,
     )
 
@@ -156,6 +156,11 @@ def _text(trace: Trace, name: str) -> str:
         content = _chip(array) if is_number else size(array.nbytes)
         return f"constant {array.dtype}{list(array.shape)}, {content}"
     return "shape known when it runs"
+
+
+def _is_no_end(array: np.ndarray) -> bool:
+    """Whether a constant is the number that exporters write as the end of a slice that goes to the last element."""
+    return array.size == 1 and array.dtype == np.int64 and array.item() == np.iinfo(np.int64).max
 
 
 def _chip(array: np.ndarray) -> str:

@@ -123,7 +123,7 @@ class _PageWriter:
             "results": [list(map(visible, row)) for row in details.writes],
         }
         if box.weights:
-            entry["weights"] = size(box.weights)
+            entry["weights"] = size(sum(box.weights.values()))
         if self.times is not None and (time := self.times.get(index)) is not None:
             entry["seconds"] = time.seconds
             if time.shared:

@@ -56,7 +56,10 @@ class Details:
 
 @dataclass
 class Box:
-    """A box: an input, an output, an operation, or several. Chips are short descriptions of constants; `weights` are bytes."""
+    """A box: an input, an output, an operation, or several. Chips are short descriptions of constants.
+
+    `weights` has the bytes of each constant, by the constant, since several operations may read one.
+    """
 
     title: str
     lane: int
@@ -65,7 +68,7 @@ class Box:
     chips: tuple[str, ...] = ()
     tooltip: str = ""
     operations: tuple[str, ...] = ()
-    weights: int = 0
+    weights: Mapping[Hashable, int] = field(default_factory=dict)
     mark: Mark = ""
     details: Details = Details()
 
@@ -237,7 +240,7 @@ def _box(unit: _Unit, lane: int, names: Mapping[Operand, str]) -> Box:
         tuple(_chip(name, operand) for name, operand in constants.items()),
         "\n".join(filter(None, [node.title, *attributes, *results, where])),
         (node.op.name,),
-        sum(operand.desc.byte_length for operand in constants.values()),
+        {operand: operand.desc.byte_length for operand in constants.values()},
         details=details,
     )
 
