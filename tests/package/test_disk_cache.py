@@ -165,6 +165,12 @@ def test_cache_commands_list_and_clear(folder: Path) -> None:
         line = runner.invoke(app, ["cache", "list"], env={"COLUMNS": "100"}).output.splitlines()[2]
         assert line.split()[1:4] == ["tuning", "of", "m.onnx"]
         assert line.split()[-3:] == ["4", "hours", "ago"]
+    for options, count in (([], 1), (["--all"], 2)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("opweave.cli.cache.MAX_LISTED", 1)
+            lines = runner.invoke(app, ["cache", "list", *options], env={"COLUMNS": "200"}).output.splitlines()
+        assert [line.rstrip().endswith(" ago") for line in lines].count(True) == count
+        assert ("... and 1 more (--all)" in lines) == (count == 1)
     disk_cache.store(KEYS[1], "tuning", bytes(2000))
     assert runner.invoke(app, ["cache", "clear"]).output == "deleted 2 files, 2.1 KiB\n"
     assert disk_cache.entries() == []

@@ -18,12 +18,18 @@ from .common import Verbose, app, console
 if TYPE_CHECKING:
     from ..saved.keyed import KeptGraph
 
+MAX_LISTED = 20
+"""Number of files that `opweave cache list` lists without --all; a cache may have thousands."""
+
 cache = typer.Typer(help="The cache on disk: compiled expressions, and results of tuning.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
 
 
 @cache.command("list")
-def list_(verbose: Verbose = False) -> None:
+def list_(
+    every: Annotated[bool, typer.Option("--all", help=f"List all files, not only the first {MAX_LISTED}.")] = False,
+    verbose: Verbose = False,
+) -> None:
     """List the files of the cache with their sizes and ages, the most recently used first, and sums by kind.
 
     Below are the graphs that save_graph has kept by key, and those of web pages on `opweave serve --drafts`.
@@ -33,7 +39,8 @@ def list_(verbose: Verbose = False) -> None:
 
     entries = disk_cache.entries()
     table = Table("file", "what", "size", "last used", box=None, header_style="bold")
-    for entry in entries:
+    listed = entries if every else entries[:MAX_LISTED]
+    for entry in listed:
         name = f"{entry.path.name[:20]}…{entry.path.name[-10:]}"
         content = entry.kind
         if content == disk_cache.KINDS[engines.KIND] and (titles := engines.titles(entry.key)):
@@ -41,6 +48,8 @@ def list_(verbose: Verbose = False) -> None:
         table.add_row(name, content, size(entry.bytes), f"{_age(time.time() - entry.used)} ago")
     if entries:
         console.print(table)
+    if len(entries) > len(listed):
+        console.print(f"... and {len(entries) - len(listed)} more (--all)")
     place = disk_cache.directory() or "no directory: this user has none"
     for kind in sorted({entry.kind for entry in entries}):
         console.print(f"{kind}: {_total([entry for entry in entries if entry.kind == kind])}", soft_wrap=True)
