@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from statistics import geometric_mean, median
 
@@ -491,66 +492,53 @@ def gains() -> str:
     chains = median(rows.where("which is", "operation by operation").numbers(RATIO))
     image, images = on_gpu("ResNet-50, batch 1", "float32"), on_gpu("ResNet-50, batch 32", "float32")
     measured = [
-        ("[Tune](#tune)", f"up to {max(on_openvino):.1f} times as fast on OpenVINO", "engines.md", "engines"),
+        ("[Tune](#tune)", f"up to {max(on_openvino):.1f} times as fast on OpenVINO", {"engines": "engines.md"}),
         (
             "[Fix the shapes](#fix-the-shapes)",
             f"AlexNet, Inception v1 and ZFNet: {min(loops):.2f}x to {max(loops):.2f}x of the time",
-            "benchmarks.md",
-            "loops",
+            {"loops": "benchmarks.md"},
         ),
         (
             "[Choose the device](#choose-the-device)",
             f"ResNet-50: {took('ResNet-50 b1, run'):.1f} ms on 2 cores, {image:.2f} ms on an H200",
-            "benchmarks-gpu.md",
-            "cuda",
+            {"resnet50": "benchmarks.md", "cuda": "benchmarks-gpu.md"},
         ),
         (
             "[Lower the precision](#lower-the-precision)",
             f"{low:.1f} times as fast in bfloat16 on a CPU, "
             f"{image / on_gpu('ResNet-50, batch 1', 'float16'):.1f} times in float16 on an H200",
-            "precision.md",
-            "precision",
+            {"precision": "precision.md", "cuda": "benchmarks-gpu.md"},
         ),
         (
             "[Set the threads](#set-the-threads)",
             f"a convolution: {one:.1f} ms with one thread, {two:.1f} ms with two",
-            "interop.md",
-            "interop",
+            {"interop": "interop.md"},
         ),
         (
             "[Batch](#batch)",
-            f"{32 * image / images:.1f} times as many images per second on a GPU; "
-            f"{requests[1] / requests[0]:.1f} times as many requests of 16 clients",
-            "serving.md",
-            "serving",
+            f"{32 * image / images:.1f} times as many images per second on a GPU; 16 clients get "
+            f"{requests[1] / requests[0]:.1f} times as many answers as one",
+            {"cuda": "benchmarks-gpu.md", "serving": "serving.md"},
         ),
         (
             "[Reuse memory](#reuse-memory)",
             f"{took('compute of the same'):.1f} us for a small graph with arrays, "
             f"{took('dispatch of a 16-element relu'):.1f} us on tensors",
-            "benchmarks.md",
-            "overhead",
+            {"overhead": "benchmarks.md"},
         ),
         (
             "[Compile expressions](#compile-expressions)",
             f"a chain of element-wise operations takes {chains:.2f}x of the time",
-            "benchmarks.md",
-            "fusion",
+            {"fusion": "benchmarks.md"},
         ),
     ]
-    titles = {
-        name: DOCS.joinpath(name).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        for _, _, name, _ in measured
-    }
-    return str(
-        Table(
-            ["Step", "What it gives", "Measured by"],
-            [
-                [step, text, f"`python -m benchmarks {command}` ([{titles[name]}]({name}))"]
-                for step, text, name, command in measured
-            ],
-        )
-    )
+
+    def source(command: str, page: str) -> str:
+        title = DOCS.joinpath(page).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        return f"`python -m benchmarks {command}` ([{title}]({page}))"
+
+    rows_of_table = [[step, text, ", ".join(starmap(source, pages.items()))] for step, text, pages in measured]
+    return str(Table(["Step", "What it gives", "Measured by"], rows_of_table))
 
 
 def write_all() -> None:

@@ -173,7 +173,7 @@ def main() -> None:
     print(f"{where}: {frames} frames of {width} x {width * 9 // 16}, {rate:.1f} a second of the camera's {RATE}")
     if (milliseconds := sketches.network_time()) is not None:
         print(f"the network takes {milliseconds:.3f} ms of a frame on the device")
-    print(f"copies a frame, on the device: {ow.memory.copies.count // frames}")
+    print(f"copies a frame, on the device: {ow.memory.copies.count // frames}, texture to tensor and tensor to texture")
     Image.fromarray(np.concatenate([sketches.pixels(sketches.camera), picture], axis=1)).save(options.output)
     print(f"written: {options.output}")
 

@@ -98,7 +98,7 @@ def run(photo: Path | None, output: Path, *, enlarge: bool, console: Console | N
             woven, around, medians = compare(context, enlarger, small)
         with step("compare"):
             plain = bicubic(small, FACTOR * width, FACTOR * height)
-            before, after = psnr(plain, original), psnr(large, original)
+            before, after = (round(psnr(image, original), 2) for image in (plain, large))
         # Both may be infinite.
         gain = 0.0 if before == after else round(after - before, 2)
         quality = {
