@@ -172,7 +172,7 @@ def test_info_lists_fallback_with_reasons(run, pair: Path, tmp_path: Path) -> No
         assert words in text
     note = text.index("Dynamic dimensions were taken as 1. Set their sizes: --fix-shapes batch=SIZE")
     assert (
-        text.index("what runs where") < note < text.index("segments and reasons may differ") < text.index("section 0")
+        text.index("what runs where") < note < text.index("sections and reasons may differ") < text.index("section 0")
     )
     assert "taken as 1" not in run("info", pair, "--fix-shapes", "batch=2")
     nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Unique", ["r"], ["y"])]
@@ -183,6 +183,11 @@ def test_info_lists_fallback_with_reasons(run, pair: Path, tmp_path: Path) -> No
     for words in ("35 in 1 tensor", "1 node, ONNX Runtime (fallback)", "1 x Unique: ", whole):
         assert words in text
     assert "runs whole" not in text
+    nodes += [helper.make_node("NonZero", ["r"], ["z"])]
+    path = write(tmp_path / "e.onnx", nodes, {"x": (TensorProto.FLOAT, [3, 3])}, ["y", "z"])
+    text = run("info", path)
+    assert "  2 of 3 nodes fall back to ONNX Runtime\n" in text, "each reason is below, once"
+    assert text.count("1 x NonZero: ") == 1
 
 
 def test_info_says_what_a_device_would_run_that_is_not_here(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -204,6 +209,8 @@ def test_info_says_what_a_device_would_run_that_is_not_here(run, tmp_path: Path)
         assert note == "Dynamic dimensions were taken as 1. Set their sizes: --fix-shapes rows=SIZE"
         assert last.startswith(f"{name} is not available, so nothing was compiled: ")
         assert run("info", whole, "--device", name, "--fix-shapes", "rows=2").splitlines()[0] == f"runs whole on {name}"
+        text = run("info", whole, "--device", name, "--draw", tmp_path / "g.svg", code=1)
+        assert "g.svg was not written: only compiled models are drawn" in text
     assert "there is no device 'nothing'" in run("info", whole, "--device", "nothing", code=1)
 
 
@@ -318,7 +325,7 @@ def test_bench_writes_json_and_a_chart(run, pair: Path, tmp_path: Path) -> None:
     assert onnxruntime["runs"] >= 5
     assert min(onnxruntime["build"], onnxruntime["memory"]) > 0
     texts = [element.text for element in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
-    assert texts[0] == "pair.onnx: milliseconds a run"
+    assert texts[0] == "pair.onnx: time of a run"
     assert "onnxruntime" in texts
 
 
@@ -337,7 +344,7 @@ def test_bench_rows_of_failing_engines_have_reason(capfd: pytest.CaptureFixture[
     assert (able["runs"], able["chosen"], able["ratio"]) == (4, "c", 1)
     assert unable["reason"] == "no kernel for Det"
     texts = list(ElementTree.fromstring(chart(results, "t")).iter("{http://www.w3.org/2000/svg}text"))
-    assert [text.text for text in texts] == ["t", "a = c", "2 ms", "b<", "cannot run it"]
+    assert [text.text for text in texts] == ["t", "a = c", "2.00 ms", "b<", "cannot run it"]
 
 
 def test_chart_has_room_for_long_names() -> None:

@@ -179,7 +179,7 @@ def test_info_bench_and_profile_agree_with_a_program(
     measured = command("profile", str(path), "--repeat", "1")
     assert measured.startswith(prefix + ran["sentence"]) or prefix
     assert ("ONNX Runtime, uncompiled\n" in measured) is not choice["is_compiled"]
-    others = [line for line in lines if line.startswith("calls with ")]
+    others = [line for line in lines if line.startswith("calls with x ")]
     if chosen == "openvino" and ran["dynamic"]:
         assert choice["sentence"].startswith("your program runs this on openvino, compiled, because it was measured")
         assert others[0].startswith("calls with x [1, 8] run on openvino, compiled when a shape is first used, because")

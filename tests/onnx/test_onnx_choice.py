@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,13 @@ def test_static_model_runs(model: onnx.ModelProto, options: dict[str, Any], way:
             {"context": ow.ml.create_context(device="reference")},
             "on reference, compiled, because reference runs compiled models only",
             id="device",
+        ),
+        pytest.param(
+            dense(4),
+            {"context": None, "precision": "bfloat16"},
+            "on openvino, compiled, because bfloat16 runs on openvino, which runs compiled models only; pass precision=",
+            id="precision",
+            marks=pytest.mark.skipif(find_spec("openvino") is None, reason="needs openvino"),
         ),
     ],
 )

@@ -70,7 +70,7 @@ def bench(
 ) -> None:
     """Compare the time, memory and results of a model on the engines of this machine with ONNX Runtime's, or PyTorch's.
 
-    auto is the session of a program, InferenceSession(model), and the way that it has chosen; the others compile the model.
+    auto is InferenceSession(model) with its defaults, and the table names what it chose; the others compile the model.
     Dimensions stay dynamic, unless --fix-shapes fixes them. Inputs are random unless given, and dynamic dimensions count
     as 1 in them, unless --dynamic, --fix-shapes or an input says otherwise. The sentence below the table compares auto with
     the others; differences below the noise of the rounds are not reported.
@@ -139,7 +139,7 @@ def bench(
         from .chart import chart as chart_of
 
         with atomic_writer(chart) as file:
-            file.write(chart_of(results, f"{model.name}: milliseconds a run").encode())
+            file.write(chart_of(results, f"{model.name}: time of a run").encode())
         errors.print(f"wrote {chart}", soft_wrap=True)
     if is_interrupted:
         errors.print("interrupted; these are the results until then")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..support.formatting import markup
+from ..support.formatting import duration, markup
 from .engines import Result
 
 ROW, CHARACTER, BARS, NUMBERS, MARGIN = 30, 8, 400, 150, 16
@@ -37,6 +37,6 @@ def chart(results: Sequence[Result], title: str) -> str:
         lines += [
             f'<rect x="{left}" y="{top + 6}" width="{bar:.1f}" height="{ROW - 12}" rx="2" fill="{colour}"/>',
             f'<path d="M{left + low:.1f} {centre}H{left + high:.1f}" stroke="#1d2433" stroke-width="1.5"/>',
-            f'<text x="{left + max(bar, high) + 8:.1f}" y="{text:.1f}">{middle * 1e3:.3g} ms</text>',
+            f'<text x="{left + max(bar, high) + 8:.1f}" y="{text:.1f}">{duration(middle)}</text>',
         ]
     return "\n".join([*lines, "</svg>", ""])

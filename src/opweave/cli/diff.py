@@ -60,7 +60,7 @@ def diff(
 ) -> None:
     """Find the operation of a model whose results differ between two devices, engines, precisions or models.
 
-    Each operation is compared on the same inputs, and end to end; `own error` is the first. The inputs of the model are random
+    Each operation is compared twice: on the same inputs (`own error`), and end to end. The inputs of the model are random
     unless they are given. Dynamic dimensions count as 1, unless --fix-shapes or an input says otherwise. The exit status is 1
     if an operation differs by more than its tolerance. Ctrl-C shows what was compared until then.
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from ..support.errors import require
 from ..support.formatting import size, table
 from ..support.names import count_of, printable
-from .common import BadParameter, Operations, PrecisionName, Verbose, app, console
+from .common import BadParameter, Operations, PrecisionName, Verbose, app, console, errors
 
 if TYPE_CHECKING:
     from ..backends import Backend, Device
@@ -227,7 +227,7 @@ def run(
         save_arrays(output, results)
         console.print(f"wrote {output}", soft_wrap=True)
     context = session.context
-    console.print(f"{seconds * 1e3:.1f} ms on {context.device.name} in {context.precision}")
+    console.print(f"first run: {seconds * 1e3:.1f} ms on {context.device.name} in {context.precision}")
 
 
 @app.command()
@@ -287,6 +287,9 @@ def info(
         if assumed := assumption(parts.inputs):
             console.print(assumed, soft_wrap=True)
         console.print(f"{device} is not available, so nothing was compiled: {absent[1].hint}", soft_wrap=True)
+        if draw is not None:
+            errors.print(f"{draw} was not written: only compiled models are drawn", soft_wrap=True)
+            raise typer.Exit(1)
         return
     session = open_session(model, fix_shapes, limit, device, precision)
     parts = parts_of(session)
@@ -323,13 +326,13 @@ def info(
         console.print("  Your program does not compile it, as the first line says. If it did:")
     if assumed := assumption(parts.inputs):
         console.print(f"  {assumed}", soft_wrap=True)
-        console.print("  With real sizes, engines, segments and reasons may differ from these:")
+        console.print("  With real sizes, engines, sections and reasons may differ from these:")
     if compiled.choice:
         console.print(
             f"  engine: {describe_choice(compiled.choice, compiled.untried, state_of(parts, compiled))}",
             soft_wrap=True,
         )
-    console.print(f"  {line_of(compiled.trace, [*parts.outputs], session.context)}", soft_wrap=True)
+    console.print(f"  {line_of(compiled.trace, [*parts.outputs], session.context, has_list=True)}", soft_wrap=True)
     for line in customs(compiled):
         console.print(f"  {line}", soft_wrap=True)
     for number, section in enumerate(compiled.sections):

@@ -36,7 +36,10 @@ def quantize(
     inputs: Inputs = None,
     block_size: Annotated[
         int | None,
-        typer.Option("--block-size", help="Elements that share a scale, for int8 and int4. Default: channels, and 32."),
+        typer.Option(
+            "--block-size",
+            help="Elements that share a scale, for int8 and int4. Default: channels; 32, 64 in convolutions.",
+        ),
     ] = None,
     exclude: Annotated[
         list[str] | None,

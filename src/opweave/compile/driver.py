@@ -521,7 +521,7 @@ def _placements(
             detail = unrun[node]
         else:
             is_read = node in computing
-            detail = "no elements" if all(map(is_empty, node.outputs)) else "its operand" if is_read else "not run"
+            detail = "empty results" if all(map(is_empty, node.outputs)) else "its operand" if is_read else "not run"
         device = parts[number].device if parts else host_device
         if nodes:
             part = parts[number]

@@ -140,7 +140,7 @@ def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> EngineC
     ways = backend.tunable(graph)
     own = next(iter(ways))
     if not alone and backend.rivals:
-        return EngineChoice(ways[own], f"{own}, since other segments run between its runs")
+        return EngineChoice(ways[own], f"{own}, since other graphs run between its runs")
     for measurement in find(lambda: digest(graph), ways).values():
         if not measurement.chosen:
             return EngineChoice(ways[own], measurement.reason_on(own))

@@ -453,7 +453,7 @@ def test_engines_see_no_dimension_of_0(name: str, monkeypatch: pytest.MonkeyPatc
 
 def test_explain_says_what_has_no_elements() -> None:
     lines = build_graph(CONTEXTS["cpu"], mixed, FEEDS).explain().splitlines()
-    assert "softmax" in next(line for line in lines if line.endswith("decomposed  no elements") and "softmax" in line)
+    assert "softmax" in next(line for line in lines if line.endswith("decomposed  empty results") and "softmax" in line)
     assert next(line for line in lines if "concat" in line and "decomposed" in line).endswith("its operand")
 
 
@@ -566,7 +566,7 @@ def test_models_of_nothing(tmp_path: Any) -> None:
 def test_tools_on_graphs_of_nothing() -> None:
     graph = build_graph(CONTEXTS["cpu"], mixed, FEEDS)
     assert all("within" in line for line in str(ow.diff(graph)).splitlines()[-1:])
-    assert "no elements" in str(graph.profile())
+    assert "empty results" in str(graph.profile())
     assert "<svg" in str(graph.draw())
 
 

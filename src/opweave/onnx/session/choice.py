@@ -13,8 +13,9 @@ from ...support.records import record
 from ..model.parameters import has_roundings
 
 if TYPE_CHECKING:
-    from ...backends import Backend, Device
+    from ...backends import Backend
     from ...compile.engines import Measurement
+    from ...context.context import MLContext
     from ...lazy.background import Recurring
     from ..convert.trace import Trace
     from ..model.model import Model
@@ -38,6 +39,7 @@ COMPILE, LEAVE = "specialise='always'", "specialise='never'"
 NEVER = Reason(LEAVE, COMPILE)
 ALWAYS = Reason(COMPILE, LEAVE)
 AUTO = Reason("no other way to run it was measured to be faster", COMPILE)
+UNMEASURED = Reason("no other way to run them was measured", COMPILE)
 WITHOUT_FALLBACK = Reason("fallback='error' requires that WebNN runs all of it", "fallback='auto'")
 OWN_OPERATIONS = Reason("only compiled models run your own operations")
 IEEE = Reason("precision='ieee' requires that float16 and quantised results are rounded", "precision='float32'")
@@ -133,11 +135,16 @@ def _inexpressible(operators: list[str]) -> Reason:
     return Reason(f"WebNN cannot express {either(list(dict.fromkeys(operators)))}", COMPILE)
 
 
-def reason_of_error(error: Exception, device: Device) -> Reason:
-    """Reason to compile all shapes of a model that cannot run uncompiled on a device."""
-    if device.name == "cpu":
+def reason_of_error(error: Exception, context: MLContext) -> Reason:
+    """Reason to compile all shapes of a model that cannot run uncompiled in a context."""
+    device, engine, precision = context.device.name, context.backend.name, context.precision
+    if device != "cpu":
+        return Reason(f"{device} runs compiled models only", "context=ml.create_context(device='cpu')")
+    if engine == "onnxruntime":
         return Reason(f"ONNX Runtime cannot run it uncompiled: {error}")
-    return Reason(f"{device.name} runs compiled models only", "context=ml.create_context(device='cpu')")
+    if precision != "float32":
+        return Reason(f"{precision} runs on {engine}, which runs compiled models only", "precision='float32'")
+    return Reason(f"{engine} runs compiled models only", "context=ml.create_context(backend='onnxruntime')")
 
 
 def reason_of_measurement(measurement: Measurement, change: str) -> Reason:

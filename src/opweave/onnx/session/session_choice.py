@@ -93,4 +93,5 @@ class SessionChoice:
         others = [
             f"calls with {shapes} run {other.way}, because {other.reason}" for shapes, other in self.others.items()
         ]
-        return "\n".join([f"your program runs this {self.way}, because {self.reason}{change}", *others])
+        subject = "calls with other shapes run" if others else "your program runs this"
+        return "\n".join([f"{subject} {self.way}, because {self.reason}{change}", *others])

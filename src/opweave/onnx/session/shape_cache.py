@@ -42,6 +42,7 @@ from .choice import (
     RECURS,
     STATIC,
     UNCOMPILED,
+    UNMEASURED,
     Reason,
     RecentShape,
     find_measured,
@@ -202,6 +203,7 @@ class ShapeCache:
         from .session_choice import SessionChoice, threads_of
 
         is_compiled, reason = self.decide(text)
+        reason = UNMEASURED if others and reason is AUTO else reason
         compiled = self._compiled_for(text) if is_compiled or reason is NEW else None
         engine, kinds = self.tuned[text].chosen if text in self.tuned else "", list[str]()
         if compiled is not None:
@@ -256,7 +258,7 @@ class ShapeCache:
                         self._uncompiled = self.open_uncompiled()
                     memory.trim()
                 except MLError as error:
-                    self._why_all = reason_of_error(error, self._context.device)
+                    self._why_all = reason_of_error(error, self._context)
                     log(NOTSET, INFO, "all shapes are compiled: %s", error)
         return self._uncompiled
 

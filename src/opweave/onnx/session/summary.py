@@ -65,7 +65,7 @@ def explain_lines(compiled: CompiledModel, context: MLContext, state: str | Meas
     from .whole import line_of  # lazily: a line of a session needs no compiler
 
     with Guards(compiled.sizes).deciding():  # as when the model was compiled with names
-        lines.append(line_of(compiled.trace, compiled.outputs, context))
+        lines.append(line_of(compiled.trace, compiled.outputs, context, has_list=True))
     lines += customs(compiled)
     for number in range(len(compiled.sections)):
         lines.append(heading(compiled, number))

@@ -85,7 +85,7 @@ def open_program(model: Model, context: MLContext, inputs: Sequence[Argument]) -
     except MLError as error:
         raise NotSupportedError(str(error)) from error
     if runner is None:
-        raise NotSupportedError(f"{context.device.name} cannot run models with dynamic dimensions")
+        raise NotSupportedError(f"{context.device.name} cannot run uncompiled models")
     takes = [argument.name for argument in inputs]
     gives = list(dict.fromkeys(output.name for output in model.proto.graph.output))
     return OpenModel(runner, context.device.name, takes, gives)

@@ -27,11 +27,12 @@ def line_without_device(model: Model, shapes: Shapes, outputs: Sequence[str], ba
     return line_of(Tracer(model, context, shapes).run(), outputs, context)
 
 
-def line_of(trace: Trace, outputs: Sequence[str], context: MLContext) -> str:
+def line_of(trace: Trace, outputs: Sequence[str], context: MLContext, has_list: bool = False) -> str:
     """Say whether the device of a context runs a traced model whole, else which nodes run elsewhere, and why.
 
     Nodes that ONNX Runtime runs as they are, and WebNN's operations that the device cannot run, are counted by operator and
-    reason; beyond `MAX_SHOWN` of these, by number only. Nodes that are computed when the model is compiled do not count.
+    reason; beyond `MAX_SHOWN` of these, by number only. With `has_list`, a list of what falls back follows, and several
+    reasons are not written twice. Nodes that are computed when the model is compiled do not count.
     """
     parts = sections(trace, outputs)
     steps = [step for part in parts for step in part.nodes]
@@ -51,6 +52,9 @@ def line_of(trace: Trace, outputs: Sequence[str], context: MLContext) -> str:
     where = f"{verb} back to ONNX Runtime" if context.backend.space.is_host else "on the processor"
     counts = Counter(reasons[id(step)] for step in steps if id(step) in reasons)
     groups = list(counts.items())
+    start = f"{len(reasons)} of {count_of(len(steps), 'node')} {where}"
+    if has_list and len(groups) > 1 and context.backend.space.is_host:
+        return start
     listed = [
         f"{printable(name)}{f' {count}x' if count > 1 else ''} ({reason})"
         for (name, reason), count in groups[:MAX_SHOWN]
@@ -58,7 +62,7 @@ def line_of(trace: Trace, outputs: Sequence[str], context: MLContext) -> str:
     if len(groups) > MAX_SHOWN:
         rest = sum(count for _, count in groups[MAX_SHOWN:])
         listed.append(count_of(rest, "more node"))
-    return f"{len(reasons)} of {count_of(len(steps), 'node')} {where}: {', '.join(listed)}"
+    return f"{start}: {', '.join(listed)}"
 
 
 def _graph_of(trace: Trace, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
