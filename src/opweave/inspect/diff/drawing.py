@@ -87,6 +87,6 @@ def _box(node: Node, row: OperationDifference | None, first: OperationDifference
         tuple(chips),
         "\n".join(row.lines()) if row is not None else f"{node.title}: not compared",
         (node.op.name,),
-        sum(o.desc.byte_length for o in node.operands if o.is_constant),
+        {operand: operand.desc.byte_length for operand in node.operands if operand.is_constant},
         "" if not chips else "first" if row is first else "found",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ....core import dtypes
 from ....core.conversion import Number
@@ -13,13 +14,17 @@ from ..backend import ort
 from ..emit import Emitter, Value
 from ..products import emit_sum
 
-ort.lower(ops.add)(emit_sum)
 ort.rename({ops.sub: "Sub", ops.mul: "Mul", ops.max: "Max", ops.min: "Min"})
 ort.rename(
     {ops.ceil: "Ceil", ops.floor: "Floor", ops.round_even: "Round", ops.sqrt: "Sqrt", ops.reciprocal: "Reciprocal"}
 )
 ort.rename({ops.exp: "Exp", ops.log: "Log", ops.erf: "Erf", ops.sin: "Sin", ops.cos: "Cos", ops.tan: "Tan"})
 ort.rename({ops.abs: "Abs", ops.neg: "Neg"})
+
+
+@ort.lower(ops.add)
+def _(ctx: Emitter, a: Value, b: Value) -> Any:
+    return emit_sum(ctx, a, b)
 
 
 def is_float(a: Operand) -> bool:
