@@ -244,6 +244,7 @@ class Backend(RuleTable, ABC):
             WeakKeyDictionary(),
             WeakKeyDictionary(),
         )
+        # Copies with other threads or precision, which have the same engine.
         self.variants: dict[tuple[int | None, Precision, bool], Backend] = {}
 
     def load(self) -> None:

@@ -16,7 +16,7 @@ from .. import Backend, Precision, discover
 PROTOCOL = 5
 """First version of pickle that transfers array buffers separately."""
 
-OWN_STATE = frozenset({"threads", "precision", "find_rivals", "without_rivals"})
+OWN_STATE = frozenset({"threads", "precision", "variants", "find_rivals", "without_rivals"})
 """Attributes of a back end that are not sent as `BackendMessage.state`."""
 
 SIZE = struct.Struct("<Q")
