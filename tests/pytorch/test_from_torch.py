@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import doctest
+import io
 import re
 import subprocess
 import sys
@@ -587,6 +588,14 @@ def test_sizes_that_follow_from_constants() -> None:
     check(forward, torch.randn(2, 8), high=torch.tensor([4, 5]))
 
 
+def test_integers_between_floats() -> None:
+    def forward(self: Any, start: Any, end: Any) -> Any:
+        integers = torch.linspace(start, end, 8, dtype=torch.int64), torch.linspace(-3.7, end, 5, dtype=torch.int32)
+        return *integers, torch.linspace(start, end, 3)
+
+    check(forward, torch.tensor(4.7), torch.tensor(9.2))
+
+
 @pytest.mark.parametrize(("rows", "is_named"), [(1, False), (3, False), (40, False), (5, True)])
 def test_mixture_of_experts(rows: int, is_named: bool) -> None:
     """Experts of transformers' models: few rows read their matrices only, more rows are computed by all experts."""
@@ -902,6 +911,11 @@ WRITES: dict[str, Any] = {
     "reshape": lambda x: x.reshape(-1),
     "ravel": lambda x: x.ravel(),
     "dropout": lambda x: torch.nn.functional.dropout(x, 0.5, training=False),
+    "squeeze_": lambda x: x[:1].squeeze_(0),
+    "t_": lambda x: x.detach().t_(),
+    "conj_physical": lambda x: x.conj_physical(),
+    "sum_to_size": lambda x: x.sum_to_size(2, 3),
+    "unsafe_split": lambda x: x.unsafe_split(2)[0],
 }
 
 
@@ -916,11 +930,42 @@ def test_writes_reach_views_and_not_copies(name: str) -> None:
             return x * 1, y * 1
 
     x = torch.arange(6.0).reshape(2, 3)
-    function = ow.pytorch.from_torch(Writing().eval(), (x,))
-    ours, theirs = x.clone(), x.clone()
-    for got, want in zip(function(ours), Writing()(theirs), strict=True):
-        torch.testing.assert_close(got, want)
-    torch.testing.assert_close(ours, theirs)
+    program = torch.export.export(Writing().eval(), (x,))
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    # The tensors without memory of a program from a file share none.
+    for exported in (program, torch.export.load(file)):
+        ours, theirs = x.clone(), x.clone()
+        for got, want in zip(ow.pytorch.from_torch(exported)(ours), Writing()(theirs), strict=True):
+            torch.testing.assert_close(got, want)
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("view", "reason"),
+    [
+        (lambda x: torch.einsum("ij->ji", x), "made by aten.einsum"),
+        (lambda x: torch.cartesian_prod(x.view(-1)), "made by aten.cartesian_prod"),
+        (lambda x: torch.broadcast_tensors(x, torch.ones(2, 3))[0], "made by aten.broadcast_tensors"),
+        (lambda x: torch.atleast_2d([x, x])[0], "made by aten.atleast_2d"),
+        (lambda x: torch.meshgrid(x[0], x[1], indexing="ij")[0], "made by aten.meshgrid"),
+        (lambda x: x.t_(), "changes the shape of an argument"),
+    ],
+)
+def test_writes_to_views_of_several_arguments_are_refused(view: Any, reason: str) -> None:
+    class Writing(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            view(x)[0].zero_()
+            return x * 1
+
+    program = torch.export.export(Writing().eval(), (torch.ones(2, 3),))
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    for exported in (program, torch.export.load(file)):
+        with pytest.raises(ow.NotSupportedError, match=reason):
+            ow.pytorch.from_torch(exported)
 
 
 def test_results_that_no_converter_computes_are_decomposed() -> None:

@@ -357,6 +357,31 @@ def _write_and_return(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return y, x.clone(), x[0]
 
 
+@torch._dynamo.disable
+def _add_outside(x: Tensor) -> None:
+    x.add_(10)
+
+
+def _written_after_a_break(view: Any) -> Any:
+    def function(x: Tensor) -> Tensor:
+        y = x + 1
+        _add_outside(view(y))
+        return y * 2
+
+    return function
+
+
+def _turned_in_place(x: Tensor) -> tuple[Tensor, Tensor]:
+    y, z = x.view(-1), x[0]
+    return y.unsqueeze_(0), z.unsqueeze_(1)
+
+
+def _write_data(x: Tensor) -> Tensor:
+    y = x.data
+    y.add_(1)
+    return x * 1
+
+
 RESULTS: dict[str, Any] = {
     "copy": lambda x: x.clone(),
     "argument": lambda x: x,
@@ -368,6 +393,15 @@ RESULTS: dict[str, Any] = {
     "written, copied": _write_and_copy,
     "written, returned": _write_and_return,
     "parts": lambda x: x.split(1),
+    "views of a result": lambda x: (lambda y: (y, y.t(), y[0], *y.split(1)))(x + 1),
+    "only views of a result": lambda x: (lambda y: (y[0], y.view(-1), y.view(torch.int32)))(x.clone()),
+    "views of a transposed result": lambda x: (lambda y: (y, y.t().view(-1)))(x.t() + 1),
+    "views of a constant": lambda x: (lambda y: (y, y.view(3, 1)))(torch.zeros(3)),
+    "bytes": lambda x: x.view(torch.int32),
+    "written behind a break": _written_after_a_break(lambda y: y.view(-1)),
+    "part written behind a break": _written_after_a_break(lambda y: y.chunk(2, 1)[0]),
+    "turned in place": _turned_in_place,
+    "data": _write_data,
 }
 
 

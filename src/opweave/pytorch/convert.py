@@ -97,11 +97,11 @@ class ProgramConversion:
         self.fallbacks: list[FallbackCall] = []
         self._constants: dict[int, tuple[Any, MLOperand]] = {}
 
-    def run(self, module: Any, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
-        """Convert a program for the values of its inputs; return its outputs, and the values that the inputs have then."""
+    def run(self, module: Any, inputs: Sequence[Any]) -> tuple[Any, dict[Any, Any]]:
+        """Convert a program for the values of its inputs; return its outputs, and the values that all nodes have then."""
         frame = Frame(self, module, inputs, records=True)
         outputs = frame.run()
-        return outputs, [frame.values[node] for node in frame.inputs]
+        return outputs, frame.values
 
     def record(self, node: Any, value: Any) -> None:
         """Record the operands that a call becomes when it is first evaluated; later writes do not change them."""

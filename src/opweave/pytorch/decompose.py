@@ -15,10 +15,33 @@ from torch.utils import _pytree
 from .registry import CONVERTERS
 
 
+def _linspace(start: Any, end: Any, steps: int, **options: Any) -> Any:
+    """PyTorch's definition; for integers its kernels truncate both ends first, which the definition does not."""
+    dtype = options.get("dtype")
+    if dtype is not None and not dtype.is_floating_point and not dtype.is_complex:
+        start, end = (
+            torch.trunc(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in (start, end)
+        )
+        start, end = (int(x) if isinstance(x, float) else x for x in (start, end))
+    rule = torch.export.default_decompositions()[torch.ops.aten.linspace.Tensor_Tensor]
+    return rule(start, end, steps, **options)
+
+
+_CORRECTED: dict[Any, Callable[..., Any]] = dict.fromkeys(
+    (
+        torch.ops.aten.linspace.Tensor_Tensor,
+        torch.ops.aten.linspace.Tensor_Scalar,
+        torch.ops.aten.linspace.Scalar_Tensor,
+    ),
+    _linspace,
+)
+"""Decompositions in place of PyTorch's, whose results are others than those of its kernels."""
+
+
 @cache
 def table() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions, without those of operators that have a converter."""
-    rules: dict[Any, Callable[..., Any]] = torch.export.default_decompositions()
+    rules: dict[Any, Callable[..., Any]] = {**torch.export.default_decompositions(), **_CORRECTED}
     return {target: rule for target, rule in rules.items() if str(target) not in CONVERTERS}
 
 
@@ -55,6 +78,8 @@ def decompose(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, 
         # Decompositions may write to lists, which those of a program do not allow.
         positional, keywords = _pytree.tree_unflatten(filled, structure)
         positional = [list(value) if isinstance(value, list) else value for value in positional]
+        if target in _CORRECTED:
+            return _CORRECTED[target](*positional, **keywords)
         if target in rules:
             return rules[target](*positional, **keywords)
         return target.decompose(*positional, **keywords)

@@ -148,6 +148,15 @@ def _refuse_gradients(module: Any) -> None:
             )
 
 
+class _DynamoInterpreter(torch.fx.Interpreter):  # type: ignore[misc]  # (PyTorch has no types here)
+    """Runs Dynamo's graph for `make_fx`, which does not see `x.data`: writes to it were lost."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if getattr(target, "__name__", "") == "_get_data_attr":
+            return args[0].detach()
+        return super().call_function(target, args, kwargs)
+
+
 @dataclass(frozen=True)
 class CapturedProgram:
     """A graph of Dynamo with the attributes of an exported program that `convert_program` reads."""
@@ -283,7 +292,7 @@ def _is_number(node: Any) -> bool:
 
 @dataclass(frozen=True)
 class PassedNumber:
-    """A number in the place of a tensor, of which the graph takes the `item()`."""
+    """A number that stands for a tensor, of which the graph takes the `item()`."""
 
     value: float
 
@@ -314,7 +323,7 @@ def _capture(
     torch.set_autocast_cache_enabled(False)  # which would keep tensors without memory
     try:
         with mode, torch.no_grad(), fx_traceback.preserve_node_meta():
-            traced = make_fx(torch.fx.Interpreter(module).run, pre_dispatch=pre_dispatch)(*fakes)
+            traced = make_fx(_DynamoInterpreter(module).run, pre_dispatch=pre_dispatch)(*fakes)
     finally:
         torch.set_autocast_cache_enabled(cache)
     inputs, state = [], {}
@@ -453,7 +462,7 @@ class GpuRunner:
         number = int(context.device.name.partition(":")[2] or 0)
         self._device = torch.device("cuda", number)
         # Outputs without an entry are shapes that only the graph needs.
-        self._dtypes = {output.name: output.dtype for output in self.converted.outputs}
+        self._dtypes = {output.name: output.dtype for output in self.converted.computed}
         inputs = {item.name: item.dtype for item in self.converted.inputs}
         self._dtypes |= {name: inputs[target] for name, target in self.converted.writes.items()}
         self._stream = torch.cuda.current_stream(self._device)
@@ -487,14 +496,12 @@ class GpuRunner:
                 return results[output.name]
             if output.position is not None:
                 return leaves[output.position]
-            if output.view is not None:
-                return converted.view_of(output.view, leaves)
             if isinstance(output.value, Size):
                 shapes = {item.name: tuple(shape_of(sources[item.name])) for item in self._inputs}
                 return output.value.at(sizes_of(graph.inputs if graph is not None else {}, shapes, "call"))
             return output.constant()
 
-        return tuple(map(result_of, converted.outputs))
+        return tuple(converted.results_of(leaves, result_of))
 
     def _tensors(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Tensors of the context over the memory of PyTorch's."""

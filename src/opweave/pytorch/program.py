@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -19,7 +19,7 @@ from ..support.errors import NotSupportedError
 from .convert import FallbackCall, LabellingBuilder, ProgramConversion
 from .sizes import SizeNames
 from .tensors import data_type_of, require_dense, shape_of
-from .views import can_replay, replay, roots_of, written_arguments_of
+from .views import leaves_of, replay, roots_of, written_arguments_of
 
 
 @dataclass
@@ -49,7 +49,8 @@ class ProgramOutput:
         value: the value of others: a number, a size, or a tensor that is always the same.
         dtype: PyTorch's data type.
         is_shared: whether the tensor in `value` is a parameter or a buffer; otherwise each call returns a copy.
-        view: the node of a view of an argument, which `ConvertedProgram.view_of` makes; else None.
+        view: the node of a view, which `ConvertedProgram.results_of` makes from `sources`; else None.
+        order: axes of a result with views, the one with the largest stride first, if they are out of order; else None.
     """
 
     name: str
@@ -58,6 +59,7 @@ class ProgramOutput:
     dtype: Any
     is_shared: bool = False
     view: Any = None
+    order: tuple[int, ...] | None = None
 
     def constant(self) -> Any:
         """The value that a call returns."""
@@ -77,7 +79,8 @@ class ConvertedProgram:
         arguments: the names of the flattened arguments.
         fallbacks: calls that PyTorch runs.
         operands: node of the program -> the operands that it became, for comparisons.
-        sources: node of an input of the program -> its position among the arguments, or the tensor of a parameter or buffer.
+        sources: node that views are made from -> its position among the arguments, the tensor of a parameter or buffer, or the
+            output of a result.
     """
 
     graph: MLGraph | None
@@ -90,11 +93,27 @@ class ConvertedProgram:
     operands: dict[Any, tuple[MLOperand, ...]] = field(default_factory=dict)
     sources: dict[Any, Any] = field(default_factory=dict)
 
-    def view_of(self, node: Any, leaves: Sequence[Any]) -> Any:
-        """The tensor of a node that is a view of an argument, a parameter or a buffer."""
-        return replay(
-            node, {n: leaves[source] if isinstance(source, int) else source for n, source in self.sources.items()}
-        )
+    @property
+    def computed(self) -> list[ProgramOutput]:
+        """The outputs, and the results that only views of them are made from."""
+        return [*self.outputs, *(source for source in self.sources.values() if isinstance(source, ProgramOutput))]
+
+    def results_of(self, leaves: Sequence[Any], result_of: Callable[[ProgramOutput], Any]) -> list[Any]:
+        """The results of a call with flattened arguments: views by PyTorch, and others by `result_of`."""
+
+        def tensor_of_source(source: Any) -> Any:
+            if isinstance(source, int):
+                return leaves[source]
+            if not isinstance(source, ProgramOutput):
+                return source
+            result = result_of(source)
+            if source.order is None:
+                return result
+            inverse = [source.order.index(axis) for axis in range(len(source.order))]
+            return result.permute(source.order).contiguous().permute(inverse)
+
+        values = {node: tensor_of_source(source) for node, source in self.sources.items()}
+        return [result_of(output) if output.view is None else replay(output.view, values) for output in self.outputs]
 
 
 def convert_program(
@@ -109,7 +128,7 @@ def convert_program(
     """Convert an exported program to a graph of a context.
 
     `names` are the names of dimensions, by input and axis; `numbers` are those of PyTorch's symbols, for a static graph. With
-    `shares`, views of arguments are no outputs of the graph, but made by `ConvertedProgram.view_of`.
+    `shares`, `ConvertedProgram.results_of` makes views of arguments and results in place of the graph.
     """
     program = _without_vmap(program)
     signature = program.graph_signature
@@ -235,13 +254,15 @@ class _Ends:
         self.ends: dict[str, MLOperand] = {}
         # Name of an output -> the node whose memory it has in PyTorch.
         self._owners: dict[str, Any] = {}
+        self._sources: dict[Any, Any] = {}
 
-    def build(self, results: list[Any], final: list[Any]) -> ConvertedProgram:
+    def build(self, results: list[Any], final: Mapping[Any, Any]) -> ConvertedProgram:
         """Build the graph."""
         signature, conversion = self.program.graph_signature, self.conversion
         specs = signature.output_specs
         nodes = _output_nodes(self.program)
         roots = roots_of(self.program.graph_module)
+        views: set[Any] = self._views(nodes, roots, final) if self.shares else set()
         placeholders = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
         writes: dict[str, str] = {}
         outputs: list[ProgramOutput] = []
@@ -253,11 +274,15 @@ class _Ends:
             elif spec.kind == OutputKind.USER_INPUT_MUTATION:
                 self._write(writes, value, spec.target, root)
             elif spec.kind == OutputKind.USER_OUTPUT:
-                outputs.append(self._output(value, node, spec.arg, root))
+                if node in views:
+                    outputs.append(ProgramOutput("", None, None, node.meta["val"].dtype, view=node))
+                else:
+                    outputs.append(self._output(value, node, spec.arg.name, root))
             else:
                 raise NotSupportedError(f"from_torch: the program returns {spec.kind.name}: export it for inference")
         named = {item.name: item for item in self.inputs}
-        for spec, value, last in zip(signature.input_specs, self.values, final, strict=True):
+        for spec, value in zip(signature.input_specs, self.values, strict=True):
+            last = final[placeholders[spec.arg.name]]
             if last is not value and spec.arg.name in named:
                 self._write(writes, last, spec.arg.name, placeholders[spec.arg.name])
         hidden = shapes_needed(conversion.builder, self.ends) if self.ends else {}
@@ -273,24 +298,44 @@ class _Ends:
             self.arguments,
             conversion.fallbacks,
             conversion.operands,
-            self._sources(placeholders) if self.shares else {},
+            self._sources,
         )
 
-    def _sources(self, placeholders: Mapping[str, Any]) -> dict[Any, Any]:
+    def _views(self, nodes: list[Any], roots: dict[Any, Any], final: Mapping[Any, Any]) -> set[Any]:
+        """The outputs that share memory with arguments or other outputs; record what they are views of."""
+        leaves_by_node = leaves_of(self.program.graph_module, roots)
+        leaves = {
+            node: leaves_by_node[node]
+            for spec, node in zip(self.program.graph_signature.output_specs, nodes, strict=True)
+            if spec.kind == OutputKind.USER_OUTPUT and isinstance(getattr(node, "meta", {}).get("val"), torch.Tensor)
+        }
         positions = count()
-        return {
-            placeholders[spec.arg.name]: next(positions)
-            if spec.kind == InputKind.USER_INPUT
-            else state_of_input(self.program, spec)
+        arguments = {
+            spec.arg.name: next(positions) if spec.kind == InputKind.USER_INPUT else state_of_input(self.program, spec)
             for spec in self.program.graph_signature.input_specs
         }
+        bases = {leaf for node, group in leaves.items() if group != {node} for leaf in group}
+        views = {node for node, group in leaves.items() if group != {node} or node in bases or node.op == "placeholder"}
+        # In the order of the program, so that equal programs become equal graphs.
+        used = {leaf for node in views for leaf in leaves[node]}
+        for leaf in self.program.graph.nodes:
+            if leaf in used:
+                is_argument = leaf.op == "placeholder"
+                self._sources[leaf] = arguments[leaf.name] if is_argument else self._source(final[leaf], leaf)
+        return views
 
-    def _output(self, value: Any, node: Any, argument: Any, root: Any) -> ProgramOutput:
+    def _source(self, value: Any, node: Any) -> ProgramOutput:
+        """The output of a result that others are views of."""
+        output = self._output(value, node, node.name, node)
+        meta = node.meta["val"]
+        if not meta.is_contiguous():
+            output.order = tuple(sorted(range(meta.dim()), key=lambda axis: -meta.stride(axis)))
+        return output
+
+    def _output(self, value: Any, node: Any, name: str, root: Any) -> ProgramOutput:
         if isinstance(value, (MLOperand, torch.Tensor)):
             dtype = node.meta["val"].dtype
             is_argument = root.op == "placeholder"
-            if self.shares and is_argument and root.meta["val"].dtype is dtype and can_replay(node, root):
-                return ProgramOutput("", None, None, dtype, view=node)
             if isinstance(value, MLOperand) and value.is_input and is_argument:
                 for item in self.inputs:
                     if item.name == value.name == root.name and item.position is not None and item.dtype is dtype:
@@ -298,7 +343,7 @@ class _Ends:
             if isinstance(value, torch.Tensor):
                 is_shared = is_argument or root.op == "get_attr"
                 return ProgramOutput("", None, value.detach(), dtype, is_shared=is_shared)
-            return ProgramOutput(self._end(value, argument.name, root), None, None, dtype)
+            return ProgramOutput(self._end(value, name, root), None, None, dtype)
         return ProgramOutput("", None, value, None)
 
     def _write(self, writes: dict[str, str], value: Any, target: str, root: Any) -> None:

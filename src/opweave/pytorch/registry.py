@@ -10,10 +10,10 @@ converters compute with `+ - * //`, and never call `int`. Tensors of bool are ui
 A keyword-only parameter `call` gets the `AtenCall`: data types of arguments and results, and the shapes that PyTorch inferred.
 PyTorch converts the operands of arithmetic to a common data type without a node, so converters cast by `call.promote`.
 
-A converter returns the operand, or a tuple of operands; None in the place of a result that cannot be made, such as the saved
-mean of a normalisation: where a program reads it, the call is decomposed, or run by PyTorch. A converter raises
-`NotConvertible` if graphs cannot express the call; an error of the builder means the same. The operator is then decomposed by
-PyTorch's own table, or run by PyTorch.
+A converter returns the operand, or a tuple of operands. In the tuple, None stands for a result that graphs do not compute,
+such as the saved mean of a normalisation: if a program reads that result, the call is decomposed, or run by PyTorch. A
+converter raises `NotConvertible` if graphs cannot express the call; an error of the builder means the same. The operator is
+then decomposed by PyTorch's own table, or run by PyTorch.
 
 Operators that write to an argument (`add_`, `relu_`) have no converters: they run as those without the underscore, and the
 results replace the argument, and what it is a view of.

@@ -109,7 +109,7 @@ class ModuleRunner:
     def call_flat(self, leaves: Sequence[Any], kind: str) -> list[Any]:
         """Run the graph on flattened arguments, and return flattened results of a kind: "torch", "tensor" or "array"."""
         results, sizes = self._run(leaves, kind)
-        return [self._result(output, leaves, results, sizes, kind) for output in self.converted.outputs]
+        return self.converted.results_of(leaves, lambda output: self._result(output, leaves, results, sizes, kind))
 
     def flatten(self, subject: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arguments of a call, flattened and checked."""
@@ -209,8 +209,6 @@ class ModuleRunner:
             return _as_kind(results[output.name], output.dtype, kind)
         if output.position is not None:
             return leaves[output.position]
-        if output.view is not None:
-            return self.converted.view_of(output.view, leaves)
         value = output.constant()
         if isinstance(value, Size):
             return value.at(sizes)

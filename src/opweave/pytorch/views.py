@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C import _is_alias_of
 from torch._ops import HigherOrderOperator
 
 from ..core.graph import MLOperand
@@ -31,6 +32,19 @@ def is_mutable(target: Any) -> bool:
 
 
 @cache
+def is_write(target: Any) -> bool:
+    """Whether an operator writes values to an argument, and does not only turn the argument into a view of itself."""
+    return is_mutable(target) and not _is_view_in_place(target)
+
+
+@cache
+def _is_view_in_place(target: Any) -> bool:
+    """Whether an operator makes its argument a view of the same memory, as `unsqueeze_` and `t_` do."""
+    has_tag = is_mutable(target) and torch.Tag.inplace_view in target.tags
+    return has_tag and target.overloadpacket is not torch.ops.aten.set_ and _may_be_view(functional(target))
+
+
+@cache
 def written_arguments(target: Any) -> tuple[tuple[int, str], ...]:
     """Positions and names of the arguments that an operator writes to."""
     arguments = schema_of(target).arguments
@@ -43,42 +57,83 @@ _DROPOUTS = frozenset(
 """Operators that return their argument unless they train, which their schemas do not say."""
 
 
+_UNDECLARED_VIEWS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "atleast_1d",
+        "atleast_2d",
+        "atleast_3d",
+        "broadcast_tensors",
+        "cartesian_prod",
+        "conj_physical",
+        "einsum",
+        "meshgrid",
+        "sum_to_size",
+        "type_as",
+        "unsafe_chunk",
+        "unsafe_split",
+        "unsafe_split_with_sizes",
+    )
+)
+"""Operators that return their arguments or views of them in some cases, which their schemas do not say."""
+
+
 @cache
 def _may_be_view(target: Any) -> bool:
-    """Whether the schema of an operator says that its result may be a view of its first argument."""
+    """Whether the result of an operator may be a view of an argument."""
     schema = schema_of(target)
-    return bool(schema.arguments) and schema.arguments[0].alias_info is not None
+    has_alias = bool(schema.arguments) and schema.arguments[0].alias_info is not None
+    return has_alias or schema.name in _UNDECLARED_VIEWS
 
 
-def is_view(node: Any) -> bool:
-    """Whether the result of a call is a view of its first argument, which is a node.
-
-    Calls such as `contiguous`, `reshape` and `to` copy what does not fit: tensors without memory tell them apart.
-    """
-    if node.op != "call_function" or not node.args or not isinstance(node.args[0], torch.fx.Node):
-        return False
+def bases_of(node: Any) -> list[Any]:
+    """The nodes whose memory the result of a call has: one, or for a list of tensors those of all its items."""
+    if node.op != "call_function":
+        return []
+    if is_mutable(node.target):
+        return [node.args[0]]
     if node.target is operator.getitem:
-        return is_view(node.args[0])
-    schema, base = schema_of(node.target), node.args[0].meta.get("val")
-    if schema is None or schema.is_mutable or not isinstance(base, torch.Tensor):
-        return False
+        sources = bases_of(node.args[0])
+        is_shared = len(sources) == 1 or any(_is_alias(_item(node), base.meta["val"]) for base in sources)
+        return [node.args[0]] if sources and is_shared else []
+    schema = schema_of(node.target)
+    # PyTorch copies no constant that has no memory yet.
+    if schema is None or schema.name == "aten::lift_fresh_copy":
+        return []
     if schema.name in _DROPOUTS:
         # The probability, and whether it trains.
         options = [*node.args[1:], *node.kwargs.values()]
-        return not options[1] or options[0] == 0
-    if _is_alias(node.meta.get("val"), base):
-        # PyTorch copies no constant that has no memory yet.
-        return bool(schema.name != "aten::lift_fresh_copy")
-    if not _may_be_view(node.target):
-        return False
-    # Those of a program from a file have no common memory.
+        return [node.args[0]] if not options[1] or options[0] == 0 else []
+    inputs = [base for base in node.all_input_nodes if isinstance(base.meta.get("val"), torch.Tensor)]
+    value = node.meta.get("val")
+    bases = [base for base in inputs if _is_alias(value, base.meta["val"])]
+    if bases or not inputs or not _may_be_view(node.target):
+        return bases
+    value = _recomputed(node)
+    return [base for base in inputs if _is_alias(value, base.meta["val"])]
+
+
+def _recomputed(node: Any) -> Any:
+    """The result of a call for tensors without memory; those that a program from a file has share none.
+
+    Calls such as `contiguous`, `reshape` and `to` copy what does not fit: tensors without memory tell them apart.
+    """
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta.get("val"))
-    return _is_alias(node.target(*args, **kwargs), base)
+    return node.target(*args, **kwargs)
+
+
+def _item(node: Any) -> Any:
+    """The item of a list as a tensor that shares the memory of its base."""
+    source, index = node.args
+    items = source.meta["val"]
+    if not any(_is_alias(items, base.meta["val"]) for base in source.all_input_nodes):
+        items = _recomputed(source)
+    return items[index]
 
 
 def _is_alias(value: Any, base: Any) -> bool:
     leaves = value if isinstance(value, (tuple, list)) else (value,)
-    return any(isinstance(leaf, torch.Tensor) and torch._C._is_alias_of(leaf, base) for leaf in leaves)
+    return any(isinstance(leaf, torch.Tensor) and _is_alias_of(leaf, base) for leaf in leaves)
 
 
 @cache
@@ -96,39 +151,43 @@ def roots_of(module: Any) -> dict[Any, Any]:
     """Node of a program -> the node whose memory its tensor has in PyTorch, if that is another node."""
     roots: dict[Any, Any] = {}
     for node in module.graph.nodes:
-        if _shares(node):
-            roots[node] = roots.get(node.args[0], node.args[0])
+        bases = bases_of(node)
+        if bases and node.target is operator.getitem:
+            sources = bases_of(bases[0])
+            if len(sources) > 1:
+                bases = [base for base in sources if _is_alias(_item(node), base.meta["val"])]
+        if bases:
+            roots[node] = roots.get(bases[0], bases[0])
     return roots
 
 
-def _shares(node: Any) -> bool:
-    """Whether the result of a node has the memory of its first argument."""
-    if node.op != "call_function":
-        return False
-    return is_mutable(node.target) or is_view(node)
+def leaves_of(module: Any, roots: dict[Any, Any]) -> dict[Any, set[Any]]:
+    """Node of a program -> the nodes from which `replay` makes its tensor: arguments, and results that are no views."""
+    leaves: dict[Any, set[Any]] = {}
+    for node in module.graph.nodes:
+        is_tensor = isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
+        if node.op != "call_function" or (is_tensor and node not in roots):
+            leaves[node] = {node}
+        elif is_write(node.target):
+            leaves[node] = leaves[node.args[0]]
+        else:
+            leaves[node] = {leaf for argument in node.all_input_nodes for leaf in leaves[argument]}
+    return leaves
 
 
-def can_replay(node: Any, root: Any) -> bool:
-    """Whether `replay` can make the tensor of a node from that of its root: by views, whose sizes follow from arguments."""
-    if node is root or node.op == "placeholder":
-        return True
-    if node.op != "call_function":
-        return False
-    if is_mutable(node.target):
-        return can_replay(node.args[0], root)
-    is_size = not isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
-    return (is_size or _shares(node)) and all(can_replay(argument, root) for argument in node.all_input_nodes)
-
-
-def replay(node: Any, values: Mapping[Any, Any]) -> Any:
-    """The tensor of a node as a view of those in `values`, after all writes."""
+def replay(node: Any, values: dict[Any, Any]) -> Any:
+    """The tensor of a node as a view of those in `values`, after all writes; `values` keeps the result."""
     if node in values:
         return values[node]
-    if is_mutable(node.target):
+    target = node.target
+    if is_write(target):
         return replay(node.args[0], values)
+    if is_mutable(target):
+        target = functional(target)
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda argument: replay(argument, values))
     with torch.no_grad():
-        return node.target(*args, **kwargs)
+        values[node] = target(*args, **kwargs)
+    return values[node]
 
 
 def written_arguments_of(module: Any) -> set[Any]:
@@ -139,7 +198,7 @@ def written_arguments_of(module: Any) -> set[Any]:
         if node.op != "call_function":
             continue
         target = node.target
-        if is_mutable(target):
+        if is_write(target):
             for position, name in written_arguments(target):
                 argument = node.args[position] if position < len(node.args) else node.kwargs.get(name)
                 written.add(roots.get(argument, argument))
@@ -175,14 +234,15 @@ class Views:
         frame = self.frame
         value = frame.evaluate(node)
         frame.values[node] = value
-        if is_mutable(node.target):
+        if is_write(node.target):
             written = written_arguments(node.target)
             if len(written) != 1 or written[0][0] != 0:
                 raise NotSupportedError(f"from_torch: {node.target} in {place_of(node)} writes to several arguments")
             self.write(node.args[0], value)
-            self._add(node, node.args[0])  # the result is the argument
-        elif is_view(node):
-            self._add(node, node.args[0])
+        elif is_mutable(node.target) and node.args[0].op == "placeholder":
+            raise NotSupportedError(f"from_torch: {node.target} in {place_of(node)} changes the shape of an argument")
+        for base in bases_of(node):
+            self._add(node, base)
 
     def write(self, node: Any, value: Any) -> None:
         """Replace the value of a node, and of all that share its memory."""
@@ -199,7 +259,7 @@ class Views:
             base = pending.pop()
             for view in self._views.get(base, ()):
                 if view not in path:
-                    values[view] = values[base] if is_mutable(view.target) else self.frame.evaluate(view)
+                    values[view] = values[base] if is_write(view.target) else self.frame.evaluate(view)
                 pending.append(view)
 
     def _add(self, view: Any, base: Any) -> None:
@@ -211,12 +271,14 @@ class Views:
         frame = self.frame
         new, old = frame.values[view], frame.values[base]
         target = view.target
-        if is_mutable(target):  # the argument itself
+        if is_write(target):  # the argument itself
             return new
         if target is operator.getitem:
             items = list(old)
             items[view.args[1]] = new
             return type(old)(items)
+        if is_mutable(target):
+            target = functional(target)
         packet = schema_of(target).name.removeprefix("aten::")
         writer = _WRITERS.get(packet)
         if writer is None:
@@ -300,16 +362,20 @@ _WRITERS: dict[str, Callable[..., Any]] = {
             "view_as",
             "ravel",
             "reshape_as",
+            "sum_to_size",
         ),
         _reshaped,
     ),
-    **dict.fromkeys(("alias", "detach", "contiguous", "lift", "to", "type_as"), _same),
+    **dict.fromkeys(("alias", "detach", "contiguous", "lift", "to", "type_as", "conj_physical"), _same),
     **dict.fromkeys((name.removeprefix("aten::") for name in _DROPOUTS), _same),
     "permute": _permuted,
     "transpose": _transposed,
     "t": _transposed,
     "numpy_T": lambda b, old, new: _permuted(b, old, new, range(old.rank)[::-1]),
-    **dict.fromkeys(("chunk", "split", "split_with_sizes"), _joined),
+    **dict.fromkeys(
+        (f"{prefix}{name}" for prefix in ("", "unsafe_") for name in ("chunk", "split", "split_with_sizes")),
+        _joined,
+    ),
     "unbind": _stacked,
     "slice": _sliced,
     "select": _selected,
