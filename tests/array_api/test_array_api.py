@@ -445,6 +445,9 @@ def test_operators_promote_arrays_and_numbers_of_numpy(sign: str) -> None:
         assert compute(mask, xp.asarray(mask)).tolist() == compute(mask, mask).tolist()
     if sign in "<==":
         assert compute(np.float64(5.5), xp.asarray(short)).tolist() == compute(5.5, short).tolist()
+        tenth = xp.asarray([0.1], dtype=xp.float32)
+        for left, right in ((tenth, np.array(0.1)), (np.array(0.1), tenth)):
+            assert compute(left, right).tolist() == [compute(0.1, 0.1)]
 
 
 def test_attribute_error_names_function_elsewhere() -> None:

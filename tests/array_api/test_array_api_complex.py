@@ -261,6 +261,10 @@ def test_order_and_conversions_of_complex_numbers_are_errors() -> None:
     for compare in (operator.lt, operator.le, operator.gt, operator.ge):
         with pytest.raises(ow.ValidationError, match="takes no complex numbers"):
             compare(z, 1)
+    for compute in (operator.floordiv, operator.mod, operator.and_, operator.lshift):
+        for left, right in ((z, np.ones(2)), (np.ones(2), z)):
+            with pytest.raises(ow.ValidationError, match="takes no complex numbers"):
+                compute(left, right)
     for convert in (float, int, operator.index):
         with pytest.raises(TypeError, match=r"xp\.real"):
             convert(z)

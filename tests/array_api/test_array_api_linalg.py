@@ -100,6 +100,8 @@ def test_matrices_without_elements_are_those_of_numpy(data_type: str) -> None:
     a, s = np.zeros((2, 3, 0), data_type), np.zeros((2, 0, 0), data_type)
     for name, matrices, options in (
         ("det", s, {}), ("slogdet", s, {}), ("inv", s, {}), ("cholesky", s, {}), ("eigh", s, {}), ("svdvals", a, {}),
+        ("matrix_norm", a, {"ord": 2}), ("matrix_norm", a, {"ord": 1}), ("matrix_norm", a, {"ord": np.inf}),
+        ("matrix_norm", a.mT, {"ord": 2}), ("matrix_norm", a.mT, {"ord": np.inf}), ("matrix_norm", a.mT, {"ord": -1}),
         ("qr", a, {}), ("qr", a, {"mode": "complete"}), ("svd", a, {}), ("svd", a, {"full_matrices": False}),
     ):  # fmt: skip
         ours, theirs = (getattr(m.linalg, name)(m.asarray(matrices), **options) for m in (xp, np))
@@ -116,6 +118,8 @@ def test_matrices_without_elements_are_those_of_numpy(data_type: str) -> None:
         (lambda: linalg.inv(xp.asarray(A)), r"^inv: takes square matrices, got float64\[2, 4, 3\]"),
         (lambda: linalg.svd(xp.asarray(V[0])), r"^svd: takes matrices, got float64\[4\]"),
         (lambda: linalg.qr(xp.asarray(A), mode="r"), "^qr: mode must be 'reduced' or 'complete', got 'r'"),
+        (lambda: linalg.matrix_norm(xp.asarray(A[:, :0]), ord=-2), "^matrix_norm: ord -2 is a minimum, which matrices"),
+        (lambda: linalg.matrix_norm(xp.asarray(A[..., :0]), ord=-1), "^matrix_norm: ord -1 is a minimum, which matrices"),
         (lambda: linalg.matrix_norm(xp.asarray(A), ord=3), "^matrix_norm: ord must be one of 'fro', .*, got 3"),
         (lambda: linalg.vector_norm(xp.asarray(A), ord="fro"), "^vector_norm: ord must be a number, got 'fro'"),
         (lambda: linalg.matrix_power(xp.asarray(S), 0.5), "^matrix_power: n must be an integer, got 0.5"),

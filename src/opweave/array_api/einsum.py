@@ -23,8 +23,7 @@ def einsum(subscripts: Any, /, *operands: Any) -> Array:
 
     Axes with the same label have the same size, or 1, which broadcasts. Labels that the result lacks are summed. A label that
     an operand has twice stands for its diagonal, and "..." for all other axes, which the result must have.
-    Operands are multiplied from left to right, by
-    `matmul` where that sums.
+    Operands are multiplied from left to right, by `matmul` where that sums.
 
     Args:
         subscripts: the labels of each operand, separated by commas, and behind "->" those of the result; without "->",

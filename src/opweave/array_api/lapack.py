@@ -33,7 +33,7 @@ def _wide(x: np.ndarray) -> np.ndarray:
 
 
 def _fill(out: Any, results: Any, kinds: str) -> None:
-    """Write results of complex numbers to their parts, and those of floats."""
+    """Write results to the arrays in `out`: one array for a result of kind "f", its two parts for one of kind "c"."""
     targets = iter(out if isinstance(out, tuple) else (out,))
     for result, kind in zip(results if isinstance(results, tuple) else (results,), kinds, strict=True):
         parts = (result.real, result.imag) if kind == "c" else (result,)
@@ -68,7 +68,7 @@ def _decomposition(
         shapes: the shapes of the results for the batch, the rows and the columns of `x`, and the attribute `flag`.
         compute: one of NumPy's functions of `x` and `flag`.
         kinds: as in `Decomposition`.
-        is_square: whether it takes square matrices only.
+        is_square: whether the function takes square matrices only.
     """
 
     def descs_of(x: Operand, flag: bool) -> tuple[Desc, ...]:

@@ -227,10 +227,16 @@ def norm_of_matrices(
         return vector_norm(magnitudes(), axis=(-2, -1), keepdims=keepdims)
     if ord in ("nuc", 2, -2):
         values = singular_values()
-        result = sum(values, axis=-1) if ord == "nuc" else max(values, axis=-1) if ord == 2 else min(values, axis=-1)
     else:
-        sums = sum(magnitudes(), axis=-2 if ord in (1, -1) else -1)
-        result = max(sums, axis=-1) if ord in (1, math.inf) else min(sums, axis=-1)
+        values = sum(magnitudes(), axis=-2 if ord in (1, -1) else -1)
+    is_empty = values.shape[-1] == 0
+    if ord == "nuc" or (is_empty and ord in (1, 2, math.inf)):
+        result = sum(values, axis=-1)
+    elif ord in (1, 2, math.inf):
+        result = max(values, axis=-1)
+    else:
+        require(not is_empty, f"matrix_norm: ord {ord} is a minimum, which matrices without elements lack")
+        result = min(values, axis=-1)
     return reshape(result, (*result.shape, 1, 1)) if keepdims else result
 
 

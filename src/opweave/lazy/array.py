@@ -17,7 +17,7 @@ from weakref import ref
 import numpy as np
 
 from .. import memory
-from ..core.dtypes import FLOAT64, INFO, DataType
+from ..core.dtypes import INFO, DataType
 from ..core.graph import Desc, Operand, map_operands, title
 from ..core.operation import Op
 from ..core.operators import Operators
@@ -29,7 +29,7 @@ from ..support.cache import Cache
 from ..support.errors import ValidationError, require
 from ..support.lazy_imports import compute
 from ..support.names import file_name, listing
-from .standard import COMPARISONS, StandardArray
+from .standard import COMPARISONS, StandardArray, number_of
 
 if TYPE_CHECKING:
     from ..context.context import MLContext
@@ -263,9 +263,7 @@ class Array(LazyValue, StandardArray, ArrayLike):
         # Comparisons with a NumPy array on the left: array < self.
         if method == "__call__" and not options and ufunc.__name__ in COMPARISONS.values():
             first, second = inputs
-            # NumPy passes its float64, which is a kind of Python's float, as an array.
-            first = first.item() if type(first) is np.ndarray and first.ndim == 0 and first.dtype == FLOAT64 else first
-            return getattr(self.__array_namespace__(), ufunc.__name__)(first, second)
+            return getattr(self.__array_namespace__(), ufunc.__name__)(number_of(first), second)
         if method == "__call__" and not options and ufunc.__name__ in _REFLECTED and not isinstance(inputs[0], Array):
             # The reflected operator promotes, and refuses truth values.
             return getattr(self, _REFLECTED[ufunc.__name__])(inputs[0])

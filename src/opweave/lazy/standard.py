@@ -175,10 +175,23 @@ def _is_promoted(array: StandardArray, value: Any) -> bool:
     return dtype.kind in "bc" or (dtype != array.dtype and dtype != FLOAT64)
 
 
+def number_of(value: Any) -> Any:
+    """A scalar array of float64 as a number; other values as they are.
+
+    NumPy passes its float64, which is a kind of Python's float, as such an array where it stands on the left.
+    """
+    is_number = type(value) is np.ndarray and value.ndim == 0 and value.dtype == FLOAT64
+    return value.item() if is_number else value
+
+
 def _operator(function: str, swap: bool = False) -> Callable[[Any, Any], Any]:
+    is_comparison = function in COMPARISONS.values()
+
     def method(self: StandardArray, other: Any) -> Any:
         if not is_value(other) and not isinstance(other, complex):
             return NotImplemented
+        if is_comparison:
+            other = number_of(other)
         return _function(function)(other, self) if swap else _function(function)(self, other)
 
     return method
