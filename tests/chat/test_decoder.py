@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from opweave import DataError, NotSupportedError, ValidationError
 from opweave.chat import GGUF, Decoder, Model, Sampler
 from opweave.chat.architectures import ARCHITECTURES
 from opweave.chat.model import MATRICES, network
+from opweave.context import dynamic_graph_state
 from opweave.context.builder import NamedBuilder
 from opweave.context.dynamic_graph_state import DynamicGraphState
 from opweave.context.graph import state_of
@@ -184,7 +186,8 @@ def test_decoder_copies_nothing(tmp_path: Path) -> None:
 
 
 def test_gpu_compiles_nothing_for_new_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels of prompts take all lengths; a single token has some of its own."""
+    """The kernels of prompts take all lengths; a single token has some of its own. Nothing is compiled in the background."""
+    monkeypatch.setattr(dynamic_graph_state, "FAR", math.inf)
     path = tmp_path / "x.gguf"
     wanted = tiny_models.logits(tiny_models.write(path), TEXT[:40])
     context, titles = ow.ml.create_context(device=webgpu_device.gpu_context().device.name), list[str]()

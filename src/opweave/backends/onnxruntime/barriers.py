@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 MOVES = frozenset({"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"})
 """The engine's optimiser may move a quantisation across these operators, in both directions."""
 
+MOVED_OR_REMOVED = MOVES | {"Clip", "Expand", "Relu"}
+"""The engine's optimiser may move a quantisation or dequantisation across these operators, or remove them next to one."""
+
 RESHAPES = frozenset({"Expand", "Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 """The engine's optimiser moves no transposition across these operators."""

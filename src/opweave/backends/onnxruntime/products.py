@@ -7,14 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .barriers import MOVES
+from .barriers import MOVED_OR_REMOVED as MOVED_OR_REMOVED
 from .dequantised import is_scaled_along
 from .emit import Emitter, Value
 from .records import OnnxNode
 from .rounding import rounds_input
-
-MOVED_OR_REMOVED = MOVES | {"Clip", "Expand", "Relu"}
-"""The engine's optimiser may move a quantisation or dequantisation across these operators, or remove them next to one."""
 
 _ROUNDING = frozenset({"Gemm", "MatMul"})
 """The engine fuses these operators with a dequantised constant, and then rounds the first operand to 8 bits."""
@@ -30,7 +27,7 @@ def emit_product(
     - If `a` and `b` are dequantised, the engine computes in integers. Several scales of `b` are right along `axis` only, and
       several scales of `a` are wrong or refused.
     - If the third operand of a Gemm is dequantised, too, the engine takes its scale for the product of those of `a` and `b`.
-      `emit_sum` has the barriers for a MatMul and an Add, which the engine fuses to a Gemm.
+      The rule of `add` has the barriers for a MatMul and an Add, which the engine fuses to a Gemm.
     - If only `b` is dequantised, and foldable, the engine rounds `a` to 8 bits. That is allowed for nodes that `rounds_input`
       reports, but the engine also does so after it has folded constants, or has removed operators behind a dequantisation.
 
@@ -42,9 +39,7 @@ def emit_product(
         if _needs_barrier(ctx, op_type, a, b, axis, alpha):
             b = ctx.insert_barrier(b)
         elif (
-            op_type == "Gemm"
-            and (c := others[0]) is not None
-            and _has_other_scale(ctx, [a.name, b.name, c.name], alpha)
+            op_type == "Gemm" and (c := others[0]) is not None and has_other_scale(ctx, [a.name, b.name, c.name], alpha)
         ):
             others = (ctx.insert_barrier(c),)
     return ctx.emit(op_type, a, b, *others, **attributes)
@@ -69,25 +64,7 @@ def _needs_barrier(ctx: Emitter, op_type: str, a: Value, b: Value, axis: int | N
     return may_round and all(map(ctx.is_foldable, b_dequantiser.inputs)) and keeps_apart
 
 
-def emit_sum(ctx: Emitter, a: Value, b: Value) -> Any:
-    """Emit a sum, with a barrier behind a MatMul of dequantised operands if the other term is dequantised by another scale."""
-    if not ctx.portable and ctx.precision != "ieee":
-        product = _product_of(ctx, a.name)
-        if product is not None and _has_other_scale(ctx, [*product.inputs, b.name], 1):
-            a = ctx.insert_barrier(a)
-        product = _product_of(ctx, b.name)
-        if product is not None and _has_other_scale(ctx, [*product.inputs, a.name], 1):
-            b = ctx.insert_barrier(b)
-    return ctx.emit("Add", a, b)
-
-
-def _product_of(ctx: Emitter, name: str) -> OnnxNode | None:
-    """Return the MatMul from which the value `name` comes, directly or through `MOVED_OR_REMOVED`; None if none."""
-    producers = list(ctx.producers(name, MOVED_OR_REMOVED))
-    return producers[-1] if producers and producers[-1].op_type == "MatMul" else None
-
-
-def _has_other_scale(ctx: Emitter, names: Sequence[str], alpha: float) -> bool:
+def has_other_scale(ctx: Emitter, names: Sequence[str], alpha: float) -> bool:
     """Whether `names` are three dequantised values, the last of which has another scale than `alpha` times the product.
 
     A zero point counts as another scale.

@@ -11,8 +11,8 @@ from ....core.dtypes import INFO, DataType
 from ....core.graph import Operand
 from ....ops import elementwise as ops
 from ..backend import ort
+from ..barriers import MOVED_OR_REMOVED
 from ..emit import Emitter, Value
-from ..products import emit_sum
 
 ort.rename({ops.sub: "Sub", ops.mul: "Mul", ops.max: "Max", ops.min: "Min"})
 ort.rename(
@@ -24,7 +24,23 @@ ort.rename({ops.abs: "Abs", ops.neg: "Neg"})
 
 @ort.lower(ops.add)
 def _(ctx: Emitter, a: Value, b: Value) -> Any:
-    return emit_sum(ctx, a, b)
+    """A sum, with a barrier behind a MatMul of dequantised operands if the other term is dequantised by another scale."""
+    if not ctx.portable and ctx.precision != "ieee":
+        if _is_other_scale(ctx, a, b):
+            a = ctx.insert_barrier(a)
+        if _is_other_scale(ctx, b, a):
+            b = ctx.insert_barrier(b)
+    return ctx.emit("Add", a, b)
+
+
+def _is_other_scale(ctx: Emitter, product: Value, term: Value) -> bool:
+    """Whether `product` comes from a MatMul of dequantised operands, and `term` is dequantised by another scale."""
+    producers = list(ctx.producers(product.name, MOVED_OR_REMOVED))
+    if not producers or producers[-1].op_type != "MatMul":
+        return False
+    from ..products import has_other_scale  # most sums do without what it imports
+
+    return has_other_scale(ctx, [*producers[-1].inputs, term.name], 1)
 
 
 def is_float(a: Operand) -> bool:
