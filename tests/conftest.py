@@ -164,6 +164,14 @@ def pytest_runtest_teardown() -> Generator[None, object, object]:
 
 
 @pytest.fixture(autouse=True)
+def seeds() -> None:
+    """Random numbers that a test draws without a seed are the same in each run, whatever runs before."""
+    for name, seed in {"numpy.random": "seed", "torch": "manual_seed"}.items():
+        if (module := sys.modules.get(name)) is not None:
+            getattr(module, seed)(0)
+
+
+@pytest.fixture(autouse=True)
 def compiles_static_models(request: pytest.FixtureRequest) -> Generator[None]:
     """Let sessions compile static models: else ONNX Runtime would be tested alone."""
     with pytest.MonkeyPatch.context() as patch:  # of its own: that of a test may be undone before its other fixtures
