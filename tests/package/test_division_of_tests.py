@@ -34,7 +34,7 @@ def test_parts_have_the_same_size(pytestconfig: pytest.Config) -> None:
     sizes = Counter(place for place in pytestconfig.stash[PLACES].values() if place.startswith("part"))
     if sizes.total() < 30_000:
         pytest.skip("only a few of the tests were collected")
-    assert max(sizes.values()) < 1.25 * min(sizes.values())
+    assert max(sizes.values()) < 1.15 * min(sizes.values())
 
 
 def test_rows_use_all_values_whatever_their_order() -> None:

@@ -204,7 +204,7 @@ def test_convert_and_compile_write_graph(rows: int | None, counter: Path, tmp_pa
     by_names = dict(zip((item.name for item in session.get_outputs()), session.run(None, feed), strict=True))
     for results in (by_names, graph.context.compute(graph, feed)):
         assert sorted(name.removesuffix("_out") for name in results) == ["b_count", "mul"]
-        np.testing.assert_allclose(results["mul"], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(results["mul"], expected, rtol=1e-5)
         assert {float(value[0]) for name, value in results.items() if "count" in name} == {1.0}
     other = {"x": x[:4], "b_count": np.float32([0])}
     if rows is None:

@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 
 RuleFunction = Callable[..., Any]
 
+OPERATIONS = {
+    f"opweave.ops.{name}": name
+    for name in (
+        *("activation", "convolution", "elementwise", "indexing", "logical", "matrix", "movement", "normalization"),
+        *("pooling", "quantization", "recurrent", "reduction"),
+    )
+}
+"""Modules of rules for the specification's operations by the module that declares these, in back ends that name them alike."""
+
 
 @record
 class Rule:

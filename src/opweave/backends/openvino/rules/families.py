@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...rule_table import OPERATIONS
+
 FAMILIES: Mapping[str, str] = {
-    "opweave.ops.activation": "activation",
-    "opweave.ops.convolution": "convolution",
-    "opweave.ops.elementwise": "elementwise",
-    "opweave.ops.indexing": "indexing",
-    "opweave.ops.logical": "logical",
-    "opweave.ops.matrix": "matrix",
-    "opweave.ops.movement": "movement",
-    "opweave.ops.normalization": "normalization",
-    "opweave.ops.pooling": "pooling",
-    "opweave.ops.quantization": "quantization",
-    "opweave.ops.recurrent": "recurrent",
-    "opweave.ops.reduction": "reduction",
+    **OPERATIONS,
     "opweave.composites.attention": "attention",
     "opweave.composites.convolve": "convolution",
     "opweave.composites.grid": "sampling",
