@@ -9,7 +9,9 @@ import re
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import row_sample
 from _pytest.doctest import DoctestModule
@@ -92,6 +94,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
 
 
+HERE = os.path.join(os.path.dirname(__file__), "")
+
 TESTS_BETWEEN_FREEZES = 100
 """Tests after which Python's garbage collection is kept away from all objects: without that, each of some hundred calls of
 `gc.collect` takes a second once thousands of tests have run."""
@@ -164,11 +168,26 @@ def pytest_runtest_teardown() -> Generator[None, object, object]:
 
 
 @pytest.fixture(autouse=True)
-def seeds() -> None:
-    """Random numbers that a test draws without a seed are the same in each run, whatever runs before."""
+def seeds(generator_states: list[tuple[np.random.Generator, Any]]) -> None:
+    """Random numbers that a test draws are the same in each run, whatever runs before.
+
+    They come from the generators of libraries, or from those that modules of tests share.
+    """
     for name, seed in {"numpy.random": "seed", "torch": "manual_seed"}.items():
         if (module := sys.modules.get(name)) is not None:
             getattr(module, seed)(0)
+    for generator, state in generator_states:
+        generator.bit_generator.state = state
+
+
+@pytest.fixture(scope="session")
+def generator_states() -> list[tuple[np.random.Generator, Any]]:
+    """The generators that modules of tests share, and their states before the first test."""
+    modules = [module for module in sys.modules.values() if (getattr(module, "__file__", None) or "").startswith(HERE)]
+    generators = [
+        value for module in modules for value in vars(module).values() if isinstance(value, np.random.Generator)
+    ]
+    return [(generator, generator.bit_generator.state) for generator in generators]
 
 
 @pytest.fixture(autouse=True)
