@@ -39,6 +39,7 @@ OTHERS = {
     "cuda_networks": "architectures with CUDA beside torch.compile; writes docs/benchmarks-gpu.md",
     "cuda_tune": "tiles of CUDA's tensor cores; writes the table that they are chosen by, beside cuBLAS and cuDNN",
     "engines": "the engine that is chosen for models beside both engines; writes docs/engines.md",
+    "gpu_sizes": "models with dynamic dimensions on a GPU, at new sizes; writes docs/benchmarks-gpu.md",
     "decoder": "language models as ONNX files beside ONNX Runtime, token by token",
     "kernels": "ONNX Runtime's kernels against compiled expressions; writes docs/kernels.md and what runs as loops",
     "interop": "custom operations beside built-in ones; writes docs/interop.md",

@@ -144,6 +144,9 @@ CUDA_BUILDS = {"plcmos_v2, 64 frames": Budget(1.0, "s")}
 CUDA_MODEL = Budget(3.0, "s")
 """On an H200 with CUDA: the time to build a model of the gate, without the cache on disk."""
 
+GPU_SIZES = {"new": Budget(30.0, "ms"), "time": Budget(1.15), "memory": Budget(1.2)}
+"""On an H200, models with dynamic dimensions: a call with new sizes; time and memory beside the same model with numbers."""
+
 CUDA_NETWORK = {"time": Budget(1.0), "build": Budget(5.0, "s")}
 """On an H200 with CUDA: a call of an architecture, from arrays to arrays, beside torch.compile; seconds to build."""
 

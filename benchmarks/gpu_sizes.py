@@ -1,0 +1,317 @@
+"""Models with dynamic dimensions on a GPU: new sizes, and calls beside models of fixed sizes.
+
+python -m benchmarks gpu_sizes --json results.json     # the models whose files are there; the file keeps the others
+python -m benchmarks gpu_sizes --render results.json   # writes docs/benchmarks-gpu.md
+
+The models are those of `benchmarks traffic`, and those of the gate whose files are there. Each runs in a process of its own,
+without the cache on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import onnx
+import typer
+
+import opweave as ow
+from gate import catalog
+from opweave.support.background import background
+
+from .budgets import GPU_SIZES
+from .dynamic_models import MODELS, Feed, Sizes
+from .measure import alternate, in_process
+from .page import DOCS, Table, versions, yes
+from .record import Record, resumed
+
+RECORD = DOCS / "benchmarks-gpu-sizes.json"
+SECONDS = 300
+"""How long one process may take."""
+COMBINATIONS = 10
+"""Of sizes for each model of `benchmarks traffic`."""
+WARM = 2
+"""The first combinations of sizes, after which nothing should be compiled."""
+LEFT_OUT = ("custom",)
+"""The model with a custom operation equals another one on a GPU."""
+
+
+@dataclass
+class Row:
+    """A model on a device.
+
+    Attributes:
+        name: its title.
+        device: the device's name in `opweave devices`.
+        first: seconds of the first two combinations of sizes, a session included.
+        new: the longest call of a combination that is new after these, in milliseconds.
+        compiled: kernels that were compiled after the first two combinations, in the background, too.
+        clock: milliseconds of a call with the last sizes, from arrays to arrays; the median.
+        ratio: that of `clock` to the model with these sizes as numbers: the median of pairs, the larger of two combinations.
+        memory: MiB of the device beyond the model with the largest sizes as numbers, as a ratio; 0 where it is not known.
+    """
+
+    name: str
+    device: str
+    first: float
+    new: float
+    compiled: int
+    clock: float
+    ratio: float
+    memory: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether all figures are within the limits."""
+        return (
+            GPU_SIZES["new"].holds(ours=self.new)
+            and self.compiled == 0
+            and GPU_SIZES["time"].holds(ratio=self.ratio)
+            and GPU_SIZES["memory"].holds(ratio=self.memory)
+        )
+
+
+def section(record: Record[Row]) -> str:
+    """The part of the page about GPUs, in Markdown."""
+    rows = []
+    for row in record.rows:
+        numbers = [
+            f"{row.first:.2f} s",
+            f"{row.new:.1f} ms",
+            str(row.compiled),
+            f"{row.clock:.3f} ms",
+            f"{row.ratio:.2f}x",
+        ]
+        rows.append([row.name, row.device, *numbers, f"{row.memory:.2f}x" if row.memory else "", yes(row.holds)])
+    head = ["", "device", "first two", "a new size", "compiled", "a call", "static", "memory", "holds"]
+    return f"""## Sizes that change
+
+Written by `python -m benchmarks gpu_sizes`: {record.device}; {record.machine}.
+
+Models whose dimensions have names. "First two" is the time of a session and of calls with two combinations of sizes, kernels
+compiled; "a new size" the longest call with sizes that are new after these (limit {GPU_SIZES["new"]}), and "compiled" the
+kernels that were compiled for all of them (limit 0). "Static" is the time of a call beside the same model with numbers as
+dimensions (limit {GPU_SIZES["time"]}), and "memory" that of the device (limit {GPU_SIZES["memory"]}).
+
+{Table(head, rows, right=range(2, 8))}
+"""
+
+
+# In a separate process ------------------------------------------------------------------------------------------------
+
+
+def feeds_of(name: str, folder: Path, models: Path) -> tuple[Path, list[Feed]]:
+    """Write a model into a folder, and make inputs of all combinations of its sizes."""
+    if name in MODELS:
+        model = MODELS[name]
+        feeds: dict[tuple[Any, ...], Feed] = {}
+        for feed in model.feeds(0, 200):
+            if len(feeds) < COMBINATIONS:
+                feeds.setdefault(tuple(array.shape for array in feed.values()), feed)
+        return model.write(folder / "model.onnx"), list(feeds.values())
+    entry = catalog.entry(name)
+    with entry.path(models) as path:
+        copy = folder / "model.onnx"
+        copy.write_bytes(path.read_bytes())
+    types = {item.name: item.type for item in _inputs(copy)}
+    return copy, entry.feeds(types)
+
+
+def _inputs(path: Path) -> Sequence[Any]:
+    import onnxruntime
+
+    inputs: Sequence[Any] = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).get_inputs()
+    return inputs
+
+
+def with_numbers(path: Path, feed: Mapping[str, np.ndarray]) -> Path:
+    """Write the model whose inputs have the shapes of `feed`."""
+    model = onnx.load(path)
+    del model.graph.value_info[:]
+    for value in model.graph.input:
+        if value.name in feed:
+            sizes = value.type.tensor_type.shape
+            del sizes.dim[:]
+            for size in feed[value.name].shape:
+                sizes.dim.add(dim_value=size)
+    for value in model.graph.output:
+        for dimension in value.type.tensor_type.shape.dim:
+            dimension.Clear()
+    target = path.with_name("static.onnx")
+    onnx.save(model, target)
+    return target
+
+
+def compilations(device: str) -> Callable[[], int]:
+    """The number of kernels that have been compiled since, for CUDA or WebGPU."""
+    count = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_one(*args: Any) -> Any:
+            nonlocal count
+            count += 1
+            return function(*args)
+
+        return compile_one
+
+    if device == "cuda":
+        from opweave.backends.cuda import compiler as cuda_compiler
+
+        cuda_compiler._compile = counted(cuda_compiler._compile)
+    else:
+        from opweave.backends.webgpu.engine import WebGpuDevice
+
+        WebGpuDevice._compile = counted(WebGpuDevice._compile)  # type: ignore[method-assign]
+    return lambda: count
+
+
+def used_memory(device: str) -> float:
+    """MiB of the device that are in use; 0 where it is not known."""
+    if device != "cuda":
+        return 0.0
+    from cuda.bindings import driver
+
+    error, free, total = driver.cuMemGetInfo()
+    assert not error, error
+    return float(total - free) / 2**20
+
+
+def memory_of(path: Path, device: str, feeds: Sequence[Feed]) -> float:
+    """MiB of a session on the device that has run."""
+    context = ow.ml.create_context(device=device)
+    before = used_memory(device)
+    session = ow.InferenceSession(path, context=context)
+    for feed in feeds:
+        session.run(None, feed)
+    background.wait()
+    return used_memory(device) - before
+
+
+def size_of(feed: Feed) -> int:
+    """The number of elements of inputs."""
+    return sum(array.size for array in feed.values())
+
+
+def alone(device: str, name: str, models: str, only_static: str = "") -> None:
+    """Measure a model in this process, and print a row; with `only_static`, its memory with numbers as dimensions."""
+    with TemporaryDirectory(prefix="opweave-sizes-") as folder:
+        path, feeds = feeds_of(name, Path(folder), Path(models))
+        if only_static:
+            largest = max(feeds, key=size_of)
+            print(json.dumps({"memory": memory_of(with_numbers(path, largest), device, [largest])}))
+            return
+        count = compilations(device)
+        context = ow.ml.create_context(device=device)
+        before = used_memory(device)
+        start = time.perf_counter()
+        session = ow.InferenceSession(path, context=context)
+        for feed in feeds[:WARM]:
+            session.run(None, feed)
+        first = time.perf_counter() - start
+        background.wait()
+        compiled, new = count(), 0.0
+        for feed in feeds[WARM:]:
+            start = time.perf_counter()
+            session.run(None, feed)
+            new = max(new, time.perf_counter() - start)
+        background.wait()
+        compiled, memory = count() - compiled, used_memory(device) - before
+        ratios = []
+        for feed in (feeds[0], feeds[-1]):
+            static = ow.InferenceSession(with_numbers(path, feed), context=context)
+            _compare(session.run(None, feed), static.run(None, feed))
+            ways = {"names": _call(session, feed), "numbers": _call(static, feed)}
+            times = alternate(ways, pairs=9, seconds=0.05)
+            ratios.append(median(a / b for a, b in zip(times["names"], times["numbers"], strict=True)))
+        row = {"first": first, "new": 1e3 * new, "compiled": compiled, "clock": 1e3 * median(times["names"])}
+        print(json.dumps({**row, "ratio": max(ratios), "memory": memory}))
+
+
+def _call(session: Any, feed: Feed) -> Callable[[], Any]:
+    return lambda: session.run(None, feed)
+
+
+def _compare(ours: Sequence[Any], theirs: Sequence[Any]) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * (float(np.abs(b).max(initial=0)) or 1))
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def titles(models: Path) -> Iterator[tuple[str, str]]:
+    """Names and titles of the models whose files are there."""
+    for name, model in MODELS.items():
+        if name not in LEFT_OUT:
+            yield name, model.title
+    for entry in catalog.entries():
+        varying: Sequence[Sizes] = entry.sizes
+        if len(varying) > WARM and not entry.quantized and (models / entry.file).is_file():
+            yield entry.name, entry.name
+
+
+def main(
+    device: Annotated[
+        list[str] | None, typer.Option(help="A name of `opweave devices`. Default: cuda and gpu.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="A model, by name or by a part of it. Default: all.")] = None,
+    keep: Annotated[Path, typer.Option("--json", help="Where results are kept, after each model.")] = RECORD,
+    render: Annotated[Path | None, typer.Option(help="Measure nothing, and make the page of this file.")] = None,
+    models: Annotated[Path, typer.Option(help="A folder of unpacked packages with models.")] = catalog.PACKAGES,
+) -> None:
+    """Measure models with dynamic dimensions on a GPU; what was measured before on the same device is kept."""
+    from .gpu_page import write
+
+    if render is not None:
+        RECORD.write_text(render.read_text())
+        write()
+        return
+    devices = device or ["cuda", "gpu"]
+    chosen = [
+        (name, title)
+        for name, title in titles(models)
+        if not only or any(part.lower() in title.lower() for part in only)
+    ]
+    if not chosen:
+        raise typer.BadParameter(f"there is no model {', '.join(only or [])}")
+    description = ow.ml.create_context(device=devices[0]).device.description
+    record = resumed(keep, Row, description, versions("opweave", "cuda-bindings", "triton", "wgpu"))
+    for name, title in chosen:
+        for each in devices:
+            _measure(record, each, name, title, models)
+            record.write(keep)
+    if keep == RECORD:
+        write()
+
+
+def _measure(record: Record[Row], device: str, name: str, title: str, models: Path) -> None:
+    """Put a model into the results, in the place of what they had of it."""
+    start = time.perf_counter()
+    record.rows = [row for row in record.rows if (row.name, row.device) != (title, device)]
+    record.failures.pop(f"{title} ({device})", None)
+    with TemporaryDirectory(prefix="opweave-sizes-") as cache:
+        options: dict[str, Any] = {"timeout": SECONDS, "extra": {"OPWEAVE_CACHE": cache, "OPWEAVE_VERIFY": "0"}}
+        given = ("benchmarks.gpu_sizes", device, name, str(models.resolve()))
+        try:
+            values = in_process(*given, **options)
+            if values["memory"]:
+                values["memory"] /= in_process(*given, "static", **options)["memory"]
+            row = Row(title, device, **values)
+        except (RuntimeError, TimeoutError) as error:
+            record.failures[f"{title} ({device})"] = str(error).splitlines()[-1]
+            print(f"{title} ({device}): {error}", flush=True)
+            return
+    record.rows.append(row)
+    print(f"{row} [{time.perf_counter() - start:.0f} s]", flush=True)
+
+
+if __name__ == "__main__":
+    alone(*sys.argv[1:])
