@@ -11,6 +11,7 @@ import numpy as np
 import opweave as ow
 from opweave import composites as c
 from opweave.core.size_values import values_at
+from opweave.ops.constants import line
 from support.graphs import assert_same
 
 Build = Callable[..., Any]
@@ -78,6 +79,12 @@ EXACT: dict[str, Build] = {
     "scatter_nd": lambda b, x, n, m: b.scatter_nd(x(5, m), x(1, 1, type="int32"), x(1, m)) + x(n, 1, m),
     "scatter_nd of rows": lambda b, x, n, m: b.scatter_nd(x(n, m), x(1, 1, type="int32"), x(1, m)).neg(),
     "resample2d to the nearest": lambda b, x, n, m: b.resample2d(x(2, n, m, 3), sizes=[2 * n, m + 3], axes=[1, 2]),
+    "resize to the nearest": lambda b, x, n, m: c.resize(b, x(n, 2, m), sizes=[m + 3, 2 * n], axes=[2, 0]),
+    "resize of integers": lambda b, x, n, m: c.resize(
+        b, x(n, m, type="uint8"), scales=[2, 3], coordinate_transformation_mode="asymmetric", nearest_mode="floor"
+    ),
+    "positions along an axis": lambda b, x, n, m: x(n, m) + line(b, 0, n, x.data_type, [n, 1]),
+    "positions alone": lambda b, x, n, m: (b.identity(line(b, 3, n, "int32", [n])), x(n).neg()),
     "concat of many": lambda b, x, n, m: b.concat([x(n, k + 1) for k in range(9)], 1),
     "concat of many rows": lambda b, x, n, m: b.concat([x(m, 3) if k % 2 else x(n, 3) for k in range(9)], 0).neg(),
 }
@@ -105,6 +112,17 @@ CLOSE: dict[str, Build] = {
     "resample2d by a factor": lambda b, x, n, m: b.resample2d(x(1, n, m, 2), scales=[2, 3], mode="linear", axes=[1, 2]),
     "resample2d to sizes": lambda b, x, n, m: b.resample2d(x(2, m, n, 5), sizes=[m + 2, 7], mode="linear"),
     "resample2d of a formula": lambda b, x, n, m: b.resample2d(b.concat([x(1, 1, n, m)] * 3, 3), scales=[1.5, 0.5]),
+    "resize by cubics": lambda b, x, n, m: c.resize(b, x(1, n, m, 2), scales=[2.5, 1.5], axes=[1, 2], mode="cubic"),
+    "resize of a part": lambda b, x, n, m: c.resize(
+        b,
+        x(n, m) * 2,
+        sizes=[4, 2 * m],
+        mode="linear",
+        coordinate_transformation_mode="tf_crop_and_resize",
+        roi=[0.25, -0.5, 1, 1.5],
+        extrapolation_value=7,
+    ),
+    "fractions of sizes": lambda b, x, n, m: x(n, m) * (1 / n) + m**0.5,
     "windows": lambda b, x, n, m: b.max_pool2d(
         b.pad(x(1, 2, n, m), [0] * 4, [0, 0, 1, 1]), window_dimensions=[2, 2], strides=[2, 2]
     ),
@@ -258,6 +276,11 @@ def _network(b: ow.MLGraphBuilder, op: str, input: Any, hidden: int, **options: 
     return tuple(getattr(b, op)(input, *weights, steps, hidden, **options))
 
 
+def _lengths(b: ow.MLGraphBuilder, counts: Any) -> Any:
+    """Lengths of sequences of 1 step or more: 0 or 1."""
+    return b.min(counts, b.constant(np.int32(1)))
+
+
 STAGED: dict[str, Build] = {
     "gru of steps and batches": lambda b, x, n, m: _network(b, "gru", x(n, m, 5), 6, return_sequence=True),
     "gru of both directions": lambda b, x, n, m: _network(
@@ -266,6 +289,13 @@ STAGED: dict[str, Build] = {
     "lstm of steps": lambda b, x, n, m: _network(b, "lstm", x(n, 2, 5), 40, direction="backward"),
     "lstm of batches": lambda b, x, n, m: _network(b, "lstm", x(3, m, 8), 7, return_sequence=True),
     "lstm of many units and batches": lambda b, x, n, m: _network(b, "lstm", x(2, m, 8), 260, return_sequence=True),
+    "gru of lengths": lambda b, x, n, m: c.ragged_gru(
+        *(b, x(n, m, 5), weights(b, x, 2, 12, 5), weights(b, x, 2, 12, 4), _lengths(b, x(m, type="int32"))),
+        direction="both",
+    ),
+    "rnn of lengths": lambda b, x, n, m: c.rnn(
+        b, x(n, 2, 3), weights(b, x, 1, 4, 3), weights(b, x, 1, 4, 4), lengths=_lengths(b, x(2, type="int32"))
+    ),
     "top_k of rows": lambda b, x, n, m: c.top_k(b, x(n, 9), 4),
     "top_k along a name": lambda b, x, n, m: c.top_k(b, b.concat([x(n, m), x(3, m)], 0), 4, axis=0),
     "top_k of chunks": lambda b, x, n, m: c.top_k(b, b.reshape(x(n, m, 7), [n * m * 7]), 3, largest=False),

@@ -13,7 +13,7 @@ from ..core.dtypes import FLOATS
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
 from ..core.value_ranges import ValueRange
-from ..ops.constants import constant
+from ..ops.constants import constant, line
 from ..ops.recurrent import RecurrentNetworkActivation, RecurrentNetworkDirection, direction_count
 from ..support.errors import require
 from ..support.names import short_repr
@@ -209,18 +209,23 @@ def _(input: Operand) -> ValueRange:
     return ValueRange(0, input.shape[0], f"as there are {input.shape[0]} steps")
 
 
+def clamp_lengths(b: Operations, lengths: Operand, steps: int) -> Operand:
+    """Lengths from 0 to the number of steps, which may have a name."""
+    return b.min(b.max(lengths, constant(b, 0, "int32")), constant(b, steps, "int32"))
+
+
 class _Batch:
     """Masks of the steps of a batch of sequences, and the reverse order of steps; input [steps, batches, input size]."""
 
     def __init__(self, b: Operations, input: Operand, lengths: Operand) -> None:
         self._b, self.input = b, input
         steps, batches, _ = input.shape
-        line = constant(b, np.arange(steps)[:, None], "int32")
-        counts = b.reshape(b.clamp(lengths, min_value=0, max_value=steps), [1, batches])
+        numbers = line(b, 0, steps, "int32", [steps, 1])
+        counts = b.reshape(clamp_lengths(b, lengths, steps), [1, batches])
         self._last = b.max(counts - 1, constant(b, 0, "int32"))
-        self._is_within = b.lesser(line, counts)
+        self._is_within = b.lesser(numbers, counts)
         self._has_steps = b.reshape(b.greater(counts, constant(b, 0, "int32")), [1, batches, 1])
-        self._from_end = b.where(self._is_within, counts - 1 - line, line)
+        self._from_end = b.where(self._is_within, counts - 1 - numbers, numbers)
 
     def within(self, value: Operand) -> Operand:
         """Return [steps, …, batches, size] with zeros beyond the lengths."""

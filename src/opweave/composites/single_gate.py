@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from ..core.graph import Builder, Desc, Operand
 from ..core.value_ranges import ValueRange
 from ..custom.operation import forget
 from ..custom.recurrence import recurrence
 from ..expr import cast, compute, pointwise, sum_over, where
-from ..ops.constants import constant
+from ..ops.constants import constant, line
 from ..ops.recurrent import RecurrentNetworkActivation, RecurrentNetworkDirection
 from .declare import declare
 from .recurrences import operands_of_steps
@@ -23,6 +21,7 @@ from .recurrent import (
     SEQUENCE,
     by_direction,
     check_activations,
+    clamp_lengths,
     join_directions,
     shapes_of_results,
 )
@@ -132,8 +131,8 @@ def _(
     rows = b.reshape(input, [steps * batches, size])
     position = None
     if lengths is not None:
-        lengths = b.clamp(lengths, min_value=0, max_value=steps) if isinstance(steps, int) else lengths
-        position = _positions(b, steps)
+        lengths = clamp_lengths(b, lengths, steps)
+        position = line(b, 0, steps, "int32", [steps])
     operands = {"weight": weight, "recurrent_weight": recurrent_weight, "bias": bias, "recurrent_bias": recurrent_bias}
     parts = []
     for is_backward, own in by_direction(b, direction, **operands, initial_hidden_state=initial_hidden_state):
@@ -162,10 +161,3 @@ def _(
         last, sequence = b.cast(last, input.data_type), b.cast(sequence, input.data_type)
         parts.append([b.reshape(last, [1, batches, hidden]), b.reshape(sequence, [steps, 1, batches, hidden])])
     return join_directions(b, parts)
-
-
-def _positions(b: Operations, steps: int) -> Operand:
-    """The numbers of all steps, int32 [steps]."""
-    if isinstance(steps, int):
-        return constant(b, np.arange(steps), "int32")
-    return b.cumulative_sum(b.expand(constant(b, 1, "int32"), [steps]), 0, exclusive=True)

@@ -23,11 +23,12 @@ from ...ops.movement import reshape
 from ...support.cache import Cache, exact
 from ...support.errors import ValidationError
 from .. import Backend
+from ..size_input import SizeInput
 from .contraction.named import names_needed as contraction_names
 from .rules.repetition import recurrent_form, refusal_of_recurrence
 from .rules.results import Products, Scatter, Staged
 
-Special: TypeAlias = Scatter | Products | Staged
+Special: TypeAlias = Scatter | Products | Staged | SizeInput
 """Results of rules other than expressions."""
 
 MAX_TRACES = 1024

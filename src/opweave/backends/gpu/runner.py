@@ -75,6 +75,10 @@ class GpuKernelRunner(Runner, Generic[Bound]):
             if step not in steps:
                 steps[step] = step.at(sizes, places)
         self.steps, self._has_names = [steps[step] for step in self.steps], False
+        self._constants = {
+            **self._constants,
+            **self._upload([new for old, new in places.items() if old.kind == "sizes"]),
+        }
         self._plan_intermediates()
         self.begin_version(sizes)
 
@@ -93,6 +97,9 @@ class GpuKernelRunner(Runner, Generic[Bound]):
 
     def _upload_constants(self) -> dict[Buffer, DeviceArray]:
         places = dict.fromkeys(place for step in self.steps for place in step.places)
+        return self._upload(places)
+
+    def _upload(self, places: Iterable[Buffer]) -> dict[Buffer, DeviceArray]:
         values = {place: place.value for place in places if place.value is not None}
         return {place: DeviceArray(place.desc, self.engine.upload(value)) for place, value in values.items()}
 
@@ -275,7 +282,7 @@ def _kernels_of(runner: GpuKernelRunner[Any]) -> list[tuple[Any, ...]]:
 
 
 def _has_names(step: KernelStep) -> bool:
-    return bool(step.kernel.sizes) or not all(is_static(place.desc.shape) for place in step.places)
+    return bool(step.kernel.sizes) or any(p.kind == "sizes" or not is_static(p.desc.shape) for p in step.places)
 
 
 def _updates(steps: Sequence[KernelStep]) -> list[Update]:

@@ -21,9 +21,11 @@ from ...expr.ir import Formula, Input
 from ...expr.tracing import of_input
 from ...kernels import KernelCall
 from ...kernels.expression import descs_of, in_data_type
+from ...ops.constants import computed
 from ...ops.formulas import reshape_array
 from ...ops.movement import concat, reshape
 from .. import NumbersNeededError
+from ..size_input import SizeInput
 from .backend import GpuBackend
 from .constants import GpuConstant, asked_of
 from .contraction.kernels import Contraction
@@ -114,6 +116,8 @@ class Schedule:
                     self._attention(attentions[node])
 
         def facts_of(node: Node) -> Any:
+            if node.op is computed:
+                return node  # no other layer has its arrays
             facts = ((self._uses[o], o in self._outputs, o in self._in_diamonds) for o in node.outputs)
             return *facts, last[node] - order[node] if node in last else None
 
@@ -172,6 +176,8 @@ class Schedule:
             self._products(node)
         elif isinstance(program, Scatter):
             self._scatter(node)
+        elif isinstance(program, SizeInput):
+            self._size_input(node, program)
         elif isinstance(program, Staged):
             self._stages(node, program)
         elif node.op is concat and len(set(node.operands)) >= self.features.max_buffers:
@@ -368,6 +374,13 @@ class Schedule:
         place = self._target(result)
         self._kernels.copy_and_scatter(place, scatter, (node,), node.title, in_place=0 in node.op.updates)
         self._memory(result, place)
+
+    def _size_input(self, node: Node, values: SizeInput) -> None:
+        """Bind an array that each version of the kernels gets. A kernel copies it if it is an output."""
+        (result,) = node.outputs
+        source = self._memory(result, Buffer(result.desc, "sizes", values=values))
+        if result in self._outputs:
+            self._values[result] = Pending(of_input(source), (node,))
 
     def _concat(self, node: Node) -> None:
         """Write each operand with a separate kernel, because one kernel cannot bind all operands."""

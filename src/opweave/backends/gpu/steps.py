@@ -20,6 +20,7 @@ from ...expr.gpu.kernel import divisor_values
 from ...expr.ir import Formula, Input, Output, Stored
 from ...expr.simplify import simplify
 from ...expr.tracing import make_formula, of_input
+from ..size_input import SizeInput
 from .backend import GpuBackend
 from .constants import GpuConstant
 from .contraction.kernels import Contraction
@@ -29,21 +30,29 @@ from .rules.results import Products, Repeated, ResultStage, Scatter
 
 @dataclass(eq=False)
 class Buffer:
-    """A place in memory that kernels read or write. A place "between" kernels is an intermediate."""
+    """A place in memory that kernels read or write.
+
+    A place "between" kernels is an intermediate. The `values` of one of kind "sizes" depend on the sizes of a run, where it is
+    a constant.
+    """
 
     desc: Desc
-    kind: Literal["input", "output", "constant", "between"]
+    kind: Literal["input", "output", "constant", "between", "sizes"]
     number: int = 0
     value: GpuConstant | None = None
+    values: SizeInput | None = None
 
     @property
     def is_fixed(self) -> bool:
         """Whether no kernel of the graph writes to this place. An input updated in place is only read to be copied."""
-        return self.kind in ("constant", "input")
+        return self.kind in ("constant", "input", "sizes")
 
     def at(self, sizes: Mapping[str, int]) -> Buffer:
         """The place with numbers in place of sizes; itself, if it has none."""
         shape = self.desc.shape
+        if self.values is not None:
+            array = self.values.at(sizes)
+            return Buffer(Desc(self.desc.data_type, array.shape), "constant", value=GpuConstant.of(array))
         if is_static(shape):
             return self
         return Buffer(Desc(self.desc.data_type, values_at(shape, sizes)), self.kind, self.number, self.value)

@@ -15,8 +15,8 @@ import numpy as np
 
 from ... import memory
 from ...core.dtypes import BEYOND, FLOAT64, INFO, ONNX_TYPES, name_of, numpy_type
-from ...core.size_values import values_at
 from ...core.sizes import Size, is_same_shape, is_same_size, is_static, is_unknown, may_exceed
+from ..size_input import SizeInput
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart
 from .records import (
@@ -120,28 +120,6 @@ class _Widened:
 
 EmittedGraph: TypeAlias = "tuple[Emitter, dict[str, tuple[Value, Desc]], dict[Node, How]]"
 """The emitter, the outputs, and the kind of implementation of each node."""
-
-
-@dataclass(frozen=True)
-class SizeInput:
-    """An input of a model whose values depend on the sizes of a run.
-
-    Attributes:
-        shape: may have sizes, too.
-        function: takes `arguments`, with numbers in place of sizes; None if they are the values.
-    """
-
-    data_type: str
-    shape: tuple[Any, ...]
-    function: Callable[..., Any] | None
-    arguments: Any
-
-    def at(self, sizes: Mapping[str, int]) -> np.ndarray:
-        """The values for sizes by name."""
-        arguments = values_at(self.arguments, sizes)
-        values = np.asarray(arguments if self.function is None else self.function(*arguments))
-        # `ascontiguousarray` would give a scalar an axis.
-        return np.asarray(values.reshape(values_at(self.shape, sizes)), numpy_type(self.data_type), order="C")
 
 
 class Emitter:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....core.dtypes import FLOATS, INFO, DataType, cast_number
-from ....core.sizes import Size
+from ....core.sizes import Size, is_symbolic
 from ....expr import Traced, compute, ir, where
 from ....ops import constants
+from ...size_input import SizeInput
 from ..table import gpu
 
 
@@ -26,6 +27,11 @@ def _(values: Sequence[int], data_type: DataType, shape: Sequence[int]) -> Trace
         return result
 
     return compute(shape, element)
+
+
+@gpu.lower(constants.computed, when=lambda arguments: is_symbolic(arguments))
+def _(function: constants.HostFunction, arguments: Any, data_type: DataType, shape: Sequence[int]) -> SizeInput:
+    return SizeInput(data_type, tuple(shape), function, arguments)
 
 
 def _number(value: int, data_type: DataType) -> Traced:
