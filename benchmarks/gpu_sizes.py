@@ -29,7 +29,7 @@ from opweave.support.background import background
 
 from .budgets import GPU_SIZES
 from .dynamic_models import MODELS, Sizes
-from .language import free_bytes, in_primary_context
+from .language import in_primary_context
 from .measure import alternate, in_process
 from .networks import Feed
 from .page import DOCS, Table, versions, yes
@@ -59,7 +59,7 @@ class Row:
         behind: kernels that were compiled in the background then, for sizes that are far from the first ones.
         clock: milliseconds of a call with the last sizes, from arrays to arrays; the median.
         ratio: that of `clock` to the model with these sizes as numbers: the median of pairs, the larger of two combinations.
-        memory: MiB of the device beyond the model with the largest sizes as numbers, as a ratio; 0 where it is not known.
+        memory: of weights and intermediates, as a ratio to the model with the largest sizes as numbers; 0 if unknown.
     """
 
     name: str
@@ -100,7 +100,7 @@ Models whose dimensions have names. "First two" is the time of a session and of 
 compiled; "a new size" the longest call with sizes that are new after these (limit {GPU_SIZES["new"]}), and "compiled" the
 kernels that these calls waited for (limit 0). Others are compiled "behind" the calls, for sizes that are far from the first
 ones. "Static" is the time of a call beside the same model with numbers as dimensions (limit {GPU_SIZES["time"]}), and
-"memory" that of the device (limit {GPU_SIZES["memory"]}).
+"memory" that of weights and intermediates (limit {GPU_SIZES["memory"]}).
 
 {Table(head, rows, right=range(2, 9))}
 """
@@ -175,11 +175,17 @@ def compilations(device: str) -> Callable[[], int]:
 
 
 def used_memory(device: str) -> float:
-    """MiB of the device that are in use, but for a constant; 0 where it is not known."""
+    """MiB of arrays on the device; 0 where it is not known."""
     if device != "cuda":
         return 0.0
+    from cuda.bindings import driver
+
     in_primary_context()
-    return -free_bytes() / 2**20
+    _, pool = driver.cuDeviceGetDefaultMemPool(0)
+    # Free memory of the device would count what the pool has reserved, in pieces of 32 MiB.
+    error, used = driver.cuMemPoolGetAttribute(pool, driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+    assert not error, error
+    return int(used) / 2**20
 
 
 def memory_of(path: Path, device: str, feeds: Sequence[Feed]) -> float:

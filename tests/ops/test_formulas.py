@@ -9,9 +9,13 @@ import pytest
 
 import opweave as ow
 from opweave import ops
-from opweave.expr import kernels
+from opweave.core.graph import Desc
+from opweave.core.guards import Guards
+from opweave.core.sizes import Size
+from opweave.expr import ir, kernels
+from opweave.expr.tracing import inputs_of
 from opweave.kernels.expression import program_of_nodes
-from opweave.ops.formulas import FORMULAS
+from opweave.ops.formulas import FORMULAS, reshape_array
 
 REFERENCE = ow.ml.create_context(device="reference")
 RNG = np.random.default_rng(3)
@@ -83,3 +87,16 @@ def test_formula_agrees_with_the_reference(op: Any, values: list[Any], options: 
     expected = REFERENCE.compute(graph, arrays)
     for ours, wanted in zip(own, expected.values(), strict=True):
         np.testing.assert_allclose(ours, wanted, rtol=1e-5 if data_type == "float32" else 2e-3, atol=1e-5)
+
+
+def test_positions_of_reshapes_are_within_bounds_where_sizes_may_be_0() -> None:
+    """A kernel runs only where no size is 0; a formula of sizes does not show that."""
+    h, w = Size("h"), Size("w")
+    last = ((w - 1) // 4 - 1) // 2 + 1
+    _, (x,) = inputs_of([Desc("float32", (h, last))])
+    guards = Guards({"h": 1, "w": 25})
+    with guards.deciding():
+        joined, alone = reshape_array(x, [h * last]), reshape_array(x, [last])
+    assert ir.text(joined.body) == f"x0[i // {last}, i % {last}]"
+    assert ir.text(alone.body) == "x0[0, i]"
+    assert not guards.hold({"h": 2, "w": 25}), "only one of the reshapes takes all sizes"

@@ -321,6 +321,11 @@ class _Access:
         return self._element(key)
 
 
+def element_within(array: Traced, position: Sequence[Traced | int]) -> Traced:
+    """The element at a position that is in bounds, also where the bounds of formulas do not show that: i // n for n >= 0."""
+    return array._element(tuple(position), lambda _, index, axis: _as_index(index))
+
+
 def _surely_inside(index: Expr, size: int) -> bool:
     span = bounds(index)
     return span is not None and is_inside(span, size)

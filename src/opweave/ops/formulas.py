@@ -16,7 +16,7 @@ from ..core.operation import Op
 from ..core.shapes import broadcast as broadcast_shapes
 from ..core.sizes import Size, is_same_size, is_static
 from ..expr import Traced, clamp, compute, where
-from ..expr.array import stretch
+from ..expr.array import element_within, stretch
 from ..expr.ir import Cast
 from . import indexing, matrix, movement, reduction
 from .movement import PaddingMode
@@ -62,22 +62,37 @@ def broadcast(array: Traced) -> Callable[..., Traced]:
 
 def reshape_array(input: Traced, new_shape: Sequence[int]) -> Traced:
     """Reshape an array, keeping the order of its elements."""
-    groups = _groups(input.shape, new_shape)
+    groups = [_without_ones(old, input.shape, new, new_shape) for old, new in _groups(input.shape, new_shape)]
 
     def element(*p: Traced) -> Traced:
-        key: list[Traced | int] = []
+        key: list[Traced | int] = [0] * input.rank
         for old, new in groups:
             flat: Traced | int = 0  # the position in the group, as one number
             for axis in new:
                 flat = p[axis] if axis == new[0] else flat * new_shape[axis] + p[axis]
-            places: list[Traced | int] = []
             for axis in reversed(old[1:]):
-                places.append(flat % input.shape[axis])
+                key[axis] = flat % input.shape[axis]
                 flat = flat // input.shape[axis]
-            key += [*([flat] if old else []), *reversed(places)]
-        return input[tuple(key)]
+            if old:
+                key[old[0]] = flat
+        return element_within(input, key)
 
     return compute(new_shape, element)
+
+
+def _without_ones(
+    old: Sequence[int], old_shape: Sequence[int], new: Sequence[int], new_shape: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """The axes of a group of `_groups` whose sizes are not 1, since positions along the others are 0.
+
+    Where counts are not equal for all sizes, an axis was compared with 1 before: [n, m] is [m] if n is 1.
+    """
+    are_equal = is_same_size(prod(old_shape[axis] for axis in old), prod(new_shape[axis] for axis in new))
+
+    def is_longer(size: int) -> bool:
+        return not is_same_size(size, 1) if are_equal else size != 1
+
+    return [axis for axis in old if is_longer(old_shape[axis])], [axis for axis in new if is_longer(new_shape[axis])]
 
 
 def only_splits(old: Sequence[int], new: Sequence[int]) -> bool:
