@@ -62,6 +62,12 @@ NODES = {
         node("Shape", "x", "s"), node("Gather", "s zero0", "n"), node("Range", "zero_ n one_", "p"),
         node("Cast", "p", "f", to=1), node("Unsqueeze", "f one", "u"), node("Add", "x u", "y"),
     ],
+    "positions of floats": [
+        node("Shape", "x", "s"), node("Gather", "s zero0", "n"), node("Cast", "n", "f", to=1),
+        node("Range", "minus_f f two_0", "p"), node("Shape", "p", "k"), node("Gather", "k zero0", "l"),
+        node("Cast", "l", "g", to=1), node("Add", "p g", "q"), node("ReduceSum", "q", "r", keepdims=0),
+        node("Mul", "x r", "y"),
+    ],
     "padding": [node("Pad", "x pads", "p"), node("Abs", "p", "y")],
     "mean by a size": [
         node("Shape", "x", "s"), node("Gather", "s zero0", "n"), node("Cast", "n", "f", to=1), node("Div", "x f", "y"),
@@ -85,7 +91,8 @@ CONSTANTS = {
     "zero": np.int64([0]), "zero0": np.int64(0), "three": np.int64([2, 4]), "minus": np.int64([-1, 4]),
     "one": np.int64([1]), "large": np.int64([2**63 - 1]), "single": np.float32([[2]]), "zero_": np.int64(0),
     "one_": np.int64(1), "pads": np.int64([1, 0, 2, 0]), "two": np.int64([2]), "nil": np.int64([0]),
-    "two_f": np.float32([2]), "one_f": np.float32([1]), "hundred": np.int64([101]),
+    "two_f": np.float32([2]), "one_f": np.float32([1]), "hundred": np.int64([101]), "minus_f": np.float32(-3),
+    "two_0": np.float32(2),
 }  # fmt: skip
 
 

@@ -312,11 +312,11 @@ class Emitter:
     ) -> Value:
         """Add the array that a function of sizes computes; it becomes an input of the model, whose values each run gets.
 
-        A portable model computes real numbers. Other functions are an error there.
+        A portable model computes real numbers and consecutive integers. Other functions are an error there.
         """
         if self._computed_sizes is None:
             return self.add_size_input(SizeInput(data_type, tuple(shape), function, arguments))
-        value = self.cast(self._computed_sizes.real_numbers(function, arguments), data_type)
+        value = self.cast(self._computed_sizes.computed(function, arguments), data_type)
         return value if len(shape) == 1 else self.reshape(value, shape)
 
     def add_size_input(self, source: SizeInput) -> Value:

@@ -7,7 +7,7 @@ from functools import partial, reduce
 from typing import Any, Protocol
 
 from ...core.sizes import Dimension, Size, is_unknown
-from ...ops.constants import real_numbers
+from ...ops.constants import integers_from, real_numbers
 from ...support.errors import ValidationError
 
 
@@ -66,11 +66,15 @@ class SizeValues:
             return parts[0]
         return ctx.emit("Concat", *parts, axis=0, shape=(len(sizes),))
 
-    def real_numbers(self, function: Callable[..., Any], formulas: Sequence[Any]) -> Any:
-        """A vector of float64, computed as `real_numbers` does."""
+    def computed(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """A vector of the numbers that a function gives: of float64 by `real_numbers`, of int64 by `integers_from`."""
+        if function is integers_from:
+            first, count = arguments
+            bounds = [self.tensor(bound) for bound in (first, first + count, 1)]
+            return self._ctx.emit("Range", *bounds, shape=(count,))
         if function is not real_numbers:
             raise ValidationError(f"{function!r} is computed by Python for each size, not by a model")
-        parts = list(map(self._real, formulas))
+        parts = list(map(self._real, arguments))
         return parts[0] if len(parts) == 1 else self._emit_real("Concat", *parts, axis=0, shape=(len(parts),))
 
     def _real(self, formula: Any) -> Any:

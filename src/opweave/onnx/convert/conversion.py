@@ -40,6 +40,7 @@ def convert(
         raise Unsupported("WebNN has no operation for it")
     is_own = converter.op is None
     types = [_element_type(name, value, is_own) for name, value in zip(node.input[:], values, strict=True)]
+    values = with_whole_sizes(node, values) if is_own else values
     takes_names = converter.op is None and node.op_type in TAKES_NAMES
     takes_data = converter.op is None and node.op_type in TAKES_SIZE_DATA
     inputs = [
@@ -101,6 +102,14 @@ def _element_type(name: str, value: Value | None, takes_all: bool) -> int:
     if isinstance(value, Dynamic):
         raise Unsupported(f"its input {name!r} has a shape that is known only when the graph runs")
     return element_type
+
+
+def with_whole_sizes(node: NodeProto, values: Sequence[Value | None]) -> Sequence[Value | None]:
+    """The inputs of a range of floats, whose limits are whole sizes, as integers; others are what they are."""
+    if node.op_type != "Range" or not any(isinstance(value, SizeData) for value in values):
+        return values
+    whole = [value.whole if isinstance(value, Constant) else None for value in values]
+    return values if any(value is None for value in whole) else whole
 
 
 TAKES_NAMES = frozenset({"ConstantOfShape", "Expand", "Pad", "Range", "Reshape", "Resize", "Slice", "Split", "Tile"})

@@ -33,7 +33,7 @@ from ..model.protobuf import (
 )
 from ..model.registry import CONVERTERS, Converter, Unsupported, by_name
 from ..model.values import FOLD_BYTES, Constant, NamedSizes, SizeData, Value, shape_of
-from .conversion import TAKES_NAMES, TAKES_SIZE_DATA, keywords_of, result_types
+from .conversion import TAKES_NAMES, TAKES_SIZE_DATA, keywords_of, result_types, with_whole_sizes
 from .inference import model_of_node, result_bytes
 from .operators.logic import BOOLEAN
 
@@ -76,6 +76,8 @@ def fold(
         return None if constant is None else [constant]
     constants = [value for value in values if isinstance(value, Constant)]
     if not values or len(constants) < len(values) - values.count(None):
+        return None
+    if operation is None and with_whole_sizes(node, values) is not values:
         return None
     if operation is None and any(isinstance(value, NamedSizes) for value in constants):
         named = _with_names(node, values)

@@ -27,6 +27,14 @@ class Constant:
         return element_type_of(self.array.dtype)
 
     @property
+    def whole(self) -> Constant | None:
+        """The numbers as int64, or None if some are no integers."""
+        array = self.array
+        if array.dtype.kind not in "iuf" or not np.isfinite(array).all() or (array != np.trunc(array)).any():
+            return None
+        return Constant(array.astype(np.int64))
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the array."""
         return self.array.shape
@@ -44,6 +52,11 @@ class NamedSizes(Constant):
 
     symbols: np.ndarray
     dtype: np.dtype[Any]
+
+    @property
+    def whole(self) -> NamedSizes:
+        """The sizes."""
+        return self
 
     @property
     def array(self) -> np.ndarray:
@@ -82,6 +95,12 @@ class SizeData(Constant):
     compute: Callable[[], np.ndarray]
     operands: dict[Any, MLOperand]
     """Operands of the result, by builder."""
+
+    @property
+    def whole(self) -> Constant | None:
+        """The sizes that a cast has made floats of; None for the results of other operators."""
+        (source, *_) = self.values
+        return source.whole if self.node.op_type == "Cast" and isinstance(source, (NamedSizes, SizeData)) else None
 
     @property
     def array(self) -> np.ndarray:

@@ -11,6 +11,7 @@ from ....context.builder import MLGraphBuilder
 from ....core.graph import MLOperand
 from ....core.shapes import broadcast
 from ....core.sizes import Size, is_same_size
+from ....ops.constants import line
 from ...model.booleans import bool_as_uint8
 from ...model.protobuf import TensorProto, array_of, dtype_of
 from ...model.registry import (
@@ -120,16 +121,14 @@ def _(b: MLGraphBuilder, input: Tensor, *, value: TensorProto | None = None) -> 
 
 @converts("Range")
 def _(b: MLGraphBuilder, start: Tensor, limit: Tensor, delta: Tensor, *, types: list[int]) -> Tensor:
-    # Ranges of numbers are folded. Their length has a name here: count the elements before each one.
+    # Ranges of numbers are folded. Their length has a name here. Whole floats are exact up to 2**24.
     is_known = not any(isinstance(constant_or_same(value), MLOperand) for value in (start, limit, delta))
     unsupported_if(not is_known, "WebNN has no operation for it")
-    unsupported_if(dtype_of(types[0]).kind not in "iu", "its numbers are no integers")
     (first,), (end,), (step,) = (integers(value, "the range") for value in (start, limit, delta))
     unsupported_if(isinstance(step, Size) or step == 0, "its step is not a number")
     count, data_type = -((first - end) // step), DATA_TYPES[types[0]]
     unsupported_if(count < 1, "its output is empty")
-    ones = b.expand(b.constant(data_type, 1), [count])
-    places = b.cumulative_sum(ones, 0, exclusive=True)
+    places = b.cast(line(b, 0, count, "int32", [count]), data_type)
     return b.add(b.mul(places, b.constant(data_type, step)), b.constant(data_type, int(first)))
 
 
