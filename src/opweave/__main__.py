@@ -1,4 +1,4 @@
-"""`python -m opweave` is `opweave`."""
+"""Run the command line: `python -m opweave` does the same as `opweave`."""
 
 import sys
 

@@ -56,9 +56,9 @@ def new_stream(seed: int | None = None) -> int:
 
 @declare(output=Limits(("uint32",), ranks=(1, 1)))
 def random_key(self: Builder, *, stream: int, label: str = "") -> Desc:
-    """Make a key for random numbers, another one at each run.
+    """Make a key for random numbers, a new one at each run.
 
-    The host makes the key, on all devices.
+    The host makes the key, whichever device runs the graph.
 
     Args:
         stream: the number that `new_stream` returned. Nodes with one stream take its keys in turn.
@@ -117,23 +117,23 @@ def _block(counter: Traced, key: Traced) -> tuple[Traced, ...]:
 
 
 def _by_element(shape: Sequence[int], function: Callable[[Traced], Traced]) -> Traced:
-    """The array whose elements are a function of their number in memory."""
+    """An array whose elements are a function of their index in C order."""
 
     def element(*positions: Traced) -> Traced:
-        flat: Any = 0
+        index: Any = 0
         for position, size in zip(positions, shape, strict=True):
-            flat = flat * size + position
-        return function(flat)
+            index = index * size + position
+        return function(index)
 
     return compute(tuple(shape), element)
 
 
 def _word(i: Any, key: Traced) -> Traced:
-    """The word of element `i`."""
-    number = cast(i, "uint32")
-    a, b, c, d = _block(number >> 2, key)
-    place = number & 3
-    return where(place < 2, where(place == 0, a, b), where(place == 2, c, d))
+    """The random word of element `i`."""
+    index = cast(i, "uint32")
+    a, b, c, d = _block(index >> 2, key)
+    word = index & 3
+    return where(word < 2, where(word == 0, a, b), where(word == 2, c, d))
 
 
 def _unit(word: Traced, data_type: str) -> Traced:
@@ -308,8 +308,11 @@ def _(b: Operations, input: Operand, key: Operand, samples: int, data_type: Any)
     total = b.slice(sums, [0, classes - 1], [batches, 1])
     numbers: Operand = random_uniform(b, key, [batches, samples])
     numbers = numbers if x.data_type == "float32" else b.cast(numbers, x.data_type)
-    # The class is the number of sums up to the drawn one. The product may be rounded to the total, whose sums never count.
-    below = b.lesser_or_equal(b.reshape(sums, [batches, 1, classes]), b.reshape(numbers * total, [batches, samples, 1]))
-    open_sums = b.lesser(b.reshape(sums, [batches, 1, classes]), b.reshape(total, [batches, 1, 1]))
-    counts = b.reduce_sum(b.cast(b.logical_and(below, open_sums), "int32"), axes=[2])
+    # The class is the number of cumulative sums up to number * total, which may be rounded to the total. Sums equal to the
+    # total do not count, so that a class of probability 0 at the end is not drawn.
+    is_passed = b.lesser_or_equal(
+        b.reshape(sums, [batches, 1, classes]), b.reshape(numbers * total, [batches, samples, 1])
+    )
+    is_partial = b.lesser(b.reshape(sums, [batches, 1, classes]), b.reshape(total, [batches, 1, 1]))
+    counts = b.reduce_sum(b.cast(b.logical_and(is_passed, is_partial), "int32"), axes=[2])
     return counts if data_type == "int32" else b.cast(counts, data_type)

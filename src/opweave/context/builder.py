@@ -101,10 +101,10 @@ class MLGraphBuilder(Operations):
         return backend.limits(op, takes_all=True) if self.takes_all_types else backend.limits(op)
 
     def _as_operand(self, value: Any, data_type: DataType) -> Operand:
-        """Return a constant for an array, or for a number or nested sequences of numbers in the given data type.
+        """Return a constant for an array, or for a number or nested sequences of numbers, which get this data type.
 
-        A number that an integer type cannot hold is an error: `constant(data_type, number)` rounds and clamps it, as the
-        specification says, but in `x + 1.5` that would be a surprise.
+        A number that an integer type cannot hold is an error: `constant(data_type, number)` rounds and clamps, as the
+        specification says, but in `x + 1.5` rounding would be a surprise.
         """
         if isinstance(value, (int, float)):
             if dtypes.INFO[data_type].kind != "f":
@@ -256,7 +256,7 @@ class MLGraphBuilder(Operations):
         Raises:
             InvalidStateError: the graph is built, or the context lost.
             ValidationError: the context has no drafts; an invalid name, operand or config; an operation in the definition
-                refuses its operands; the definition returns other things than its operands.
+                refuses its operands; the definition returns anything but operands of its builder.
 
         >>> import numpy as np, opweave as ow
         >>> def mish(b, x, *, beta=1.0):
@@ -335,7 +335,7 @@ class MLGraphBuilder(Operations):
     build_async = awaitable(build)
 
     def _close(self) -> MLContext:
-        """End building; return the context, of which the builder keeps a weak reference from now on."""
+        """End building, keep only a weak reference to the context, and return the context."""
         self._built = True
         context = self.context
         self._context = ref(context)  # operands and builder form a cycle, and stay until a garbage collection
@@ -343,7 +343,7 @@ class MLGraphBuilder(Operations):
 
 
 class NamedBuilder(MLGraphBuilder):
-    """A builder with names in shapes and all data types, without the switch for drafts, for what Opweave itself builds."""
+    """A builder for Opweave's own graphs: takes names in shapes and all data types, without `drafts=True`."""
 
     def __init__(self, context: MLContext) -> None:
         super().__init__(context)
@@ -355,15 +355,15 @@ class NamedBuilder(MLGraphBuilder):
 
 
 def build_variants(variants: Sequence[tuple[Mapping[str, MLOperand], Guards]], fuse: bool = True) -> MLGraph:
-    """Make a graph of several: one for each combination of answers to comparisons of sizes.
+    """Make one graph of several variants, one for each combination of answers to comparisons of sizes.
 
     Args:
-        variants: the outputs of new builders whose inputs have the same names, data types and shapes, and the answers for
-            which the operations are valid. A run takes the first one whose answers are those for its sizes.
+        variants: the outputs of a new builder, and the answers for which its operations are valid. The inputs of all builders
+            have the same names, data types and shapes. A run takes the first variant whose answers are right for its sizes.
         fuse: as for `MLGraphBuilder.build`.
 
     Raises:
-        ValidationError: the variants have other inputs or outputs than the first one, or a size is no size of the inputs.
+        ValidationError: a variant has other inputs or outputs than the first one, or compares a size that no input has.
 
     >>> import numpy as np, opweave as ow
     >>> from opweave.core.guards import Guards
@@ -422,7 +422,7 @@ def _compile(context_of: Callable[[], MLContext | None], fuse: bool, fallback: F
     from ..compile.driver import compile  # imported late, because it loads many modules
 
     context = context_of()
-    assert context is not None  # its graphs keep it
+    assert context is not None  # the graph that is compiled keeps it
     with report_work(f"compiling a graph of {count_of(len(graph.nodes), 'operation')}"):
         return compile(
             graph,

@@ -1,7 +1,7 @@
-"""Descriptors of results whose sizes are known only when a graph runs.
+"""Infer the descriptors of results whose sizes are known only when a graph runs.
 
-The function of an operation runs once for each answer to its comparisons of sizes. A function that asks for numbers, as loops
-over an axis do, runs for some sizes instead.
+The function of an operation is called once for each combination of answers to its comparisons of sizes, such as `n > 1`. A
+function that needs the number of a size, for instance to loop over an axis, is called for sample sizes instead.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Evaluate: TypeAlias = Callable[[Mapping[str, Any], dict[str, Any]], tuple[dict[s
 """Takes operands and attributes, and returns the attributes with their defaults, and the descriptors of the results."""
 
 SAMPLES = 3
-"""Combinations of sizes for which a function that asks for numbers must succeed."""
+"""Number of sample sizes for which a function that needs numbers must succeed."""
 
 MAX_TRIALS = 64
-"""Maximum number of combinations that are tried."""
+"""Maximum number of sample sizes that are tried."""
 
 MAX_SAMPLE = 4096
-"""The largest dimension in the first trials, an estimate: the function may be a loop over an axis."""
+"""Largest dimension in the first trials, since the function may be a loop over an axis. An estimate."""
 
 
 @lazy_imports.infer_for_all_sizes.provide
@@ -41,30 +41,30 @@ def infer_for_all_sizes(
     attributes: dict[str, Any],
     fillers: Mapping[str, Callable[..., Any]],
 ) -> tuple[dict[str, Any], Results]:
-    """The attributes and the descriptors that hold for all sizes.
+    """Return the attributes and the descriptors that are valid for all sizes.
 
-    A default stays absent if it depends on sizes, or if its function, one of `fillers`, checks them: each run checks them
-    again.
+    A default that depends on sizes, or whose function in `fillers` compares sizes, stays None: each run computes it again.
 
     Raises:
-        ValidationError: no sizes are valid; or the function asks for numbers, and accepts none of those that are tried.
+        ValidationError: no sizes are valid; or the function needs numbers, and refuses all sample sizes.
     """
     if (scope := current_scope.get()) is not None and scope.is_of_run:
-        return evaluate(inputs, dict(attributes))  # for the answers of this run, which are recorded
+        # The scope knows the sizes of a run, and records how they compare.
+        return evaluate(inputs, dict(attributes))
     try:
-        ways = explore(lambda: evaluate(inputs, dict(attributes)))
+        outcomes = explore(lambda: evaluate(inputs, dict(attributes)))
     except UnknownSizeError as error:
         return attributes, _infer_by_samples(evaluate, inputs, attributes, error)
-    first = ways[0][0]
+    first = outcomes[0][0]
     for name, fill in fillers.items():
-        is_same = attributes[name] is None and all(other[name] == first[name] for other, _ in ways)
-        if is_same and not sizes_in(first[name]) and not _checks_sizes(fill, {**inputs, **first}):
+        is_same = attributes[name] is None and all(other[name] == first[name] for other, _ in outcomes)
+        if is_same and not sizes_in(first[name]) and not _compares_sizes(fill, {**inputs, **first}):
             attributes[name] = first[name]
-    return attributes, _join([result for _, result in ways])
+    return attributes, _join([result for _, result in outcomes])
 
 
-def _checks_sizes(fill: Callable[..., Any], arguments: dict[str, Any]) -> bool:
-    """Whether the function of a default asks for the order of sizes. In a run, it has the answer."""
+def _compares_sizes(fill: Callable[..., Any], arguments: dict[str, Any]) -> bool:
+    """Whether the function of a default depends on comparisons of sizes; False in a run, whose sizes are known."""
     scope = current_scope.get()
     if scope is not None and scope.is_of_run:
         return False
@@ -77,7 +77,7 @@ def _checks_sizes(fill: Callable[..., Any], arguments: dict[str, Any]) -> bool:
 
 
 def with_defaults(graph: Graph) -> Graph:
-    """A graph whose defaults that depend on sizes are formulas, where all valid sizes have the same one."""
+    """Replace each missing default by its formula, if one formula is right for all valid sizes."""
     copies: dict[Operand, Operand] = {}
 
     def follow(operand: Operand) -> Operand:
@@ -88,8 +88,8 @@ def with_defaults(graph: Graph) -> Graph:
         attributes = dict(node.attributes)
         for name, fill in node.op.fillers.items():
             if attributes[name] is None:
-                ways = explore(partial(call_with, fill, {**node.inputs, **attributes}))
-                attributes[name] = ways[0] if all(way == ways[0] for way in ways) else None
+                values = explore(partial(call_with, fill, {**node.inputs, **attributes}))
+                attributes[name] = values[0] if all(value == values[0] for value in values) else None
         inputs = map_operands(node.inputs, follow)
         copy = Node(node.op, inputs, attributes, node.label, node.serial)
         copy.outputs = tuple(Operand(output.builder, output.desc, node=copy) for output in node.outputs)
@@ -99,7 +99,7 @@ def with_defaults(graph: Graph) -> Graph:
 
 
 def _join(results: Sequence[Results]) -> Results:
-    """The descriptor that holds for all sizes: dimensions that differ are sizes without a formula."""
+    """The descriptor that is valid for all sizes: a dimension that differs between results is unknown."""
     first = results[0]
     if not isinstance(first, Desc):
         _check_counts(results)
@@ -128,7 +128,10 @@ def _check_ranks(shapes: Sequence[Sequence[Dimension]]) -> None:
 def _infer_by_samples(
     evaluate: Evaluate, inputs: Mapping[str, Any], attributes: dict[str, Any], error: UnknownSizeError
 ) -> Results:
-    """Fit the results for some sizes: each dimension is one of the operands' in all of them, a number, or unknown."""
+    """Infer the descriptors from results for sample sizes.
+
+    A dimension is the size of an operand or attribute, or the number, that agrees with all samples; else it is unknown.
+    """
     shapes = tuple(operand.shape for operand in iter_operands(inputs))
     candidates = sizes_in((*shapes, *attributes.values()))
     names = sorted(variables_in(tuple(candidates)))
@@ -161,7 +164,7 @@ def _infer_by_samples(
 
 
 def _combinations(names: Sequence[str]) -> Iterator[Mapping[str, int]]:
-    """Different primes first, then equal numbers, then random ones, small before large; the same in each process."""
+    """Yield sizes to try: different primes, equal numbers, then random numbers, which are the same in each process."""
     primes = (5, 7, 11, 13, 17, 19, 23, 29)
     for k in range(2):
         yield {name: primes[(n + 3 * k) % len(primes)] for n, name in enumerate(names)}
@@ -174,7 +177,7 @@ def _combinations(names: Sequence[str]) -> Iterator[Mapping[str, int]]:
 
 
 def _operand_at(sizes: Mapping[str, int], limit: int, operand: Operand) -> Operand:
-    """The operand with numbers, which must be valid dimensions; those that depend on sizes must be at most `limit`."""
+    """The operand with numbers as dimensions, which must be valid; dimensions that depend on sizes are at most `limit`."""
     desc = Desc(operand.data_type, values_at(operand.shape, sizes))
     for size, number in zip(operand.shape, desc.shape, strict=True):
         fits = not isinstance(size, Size) or 0 <= number <= limit
@@ -186,11 +189,11 @@ def _fit(
     shapes: Sequence[Sequence[int]], candidates: Sequence[Size], samples: Sequence[Mapping[str, int]]
 ) -> tuple[Any, ...]:
     _check_ranks(shapes)
-
-    has_all_changed = all(len({sample[name] for sample in samples}) > 1 for name in samples[0])
+    # Samples in which a size is always the same cannot tell the size from a number.
+    all_differ = all(len({sample[name] for sample in samples}) > 1 for name in samples[0])
 
     def fit(numbers: tuple[int, ...]) -> Any:
-        sizes: dict[Dimension, None] = dict.fromkeys([*candidates, numbers[0]] if has_all_changed else ())
+        sizes: dict[Dimension, None] = dict.fromkeys([*candidates, numbers[0]] if all_differ else ())
         matches = [size for size in sizes if numbers == tuple(at(size, sample) for sample in samples)]
         return matches[0] if len(matches) == 1 else unknown_size()
 

@@ -27,7 +27,7 @@ def check_function(function: Any) -> None:
 
 
 def takes_a_function(no_options: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a decorator without options, to refuse `@ow.expression()` and options; `no_options` is the reason."""
+    """Make a decorator that takes no options refuse them, and `@ow.expression()`; `no_options` says why it takes none."""
 
     def decorate(decorator: Callable[P, R]) -> Callable[P, R]:
         name = decorator.__name__
@@ -47,13 +47,16 @@ def takes_a_function(no_options: str) -> Callable[[Callable[P, R]], Callable[P, 
 
 
 def public(signature: inspect.Signature) -> inspect.Signature:
-    """Return a signature for `help`."""
+    """Return the signature that `help` shows: parameters without an annotation have none, instead of an empty text."""
     parameters = [p if p.annotation else p.replace(annotation=p.empty) for p in signature.parameters.values()]
     return signature.replace(parameters=parameters)
 
 
 def read_signature(source: Callable[..., Any], skip: int) -> inspect.Signature:
-    """Make the signature of an operation: a builder, the parameters of `source`, `label`; annotations as text."""
+    """Return the signature of an operation, with annotations as text.
+
+    The parameters are the builder, those of `source` after the first `skip`, and `label`.
+    """
     builder = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     label = inspect.Parameter("label", inspect.Parameter.KEYWORD_ONLY, default="", annotation="str")
     try:
@@ -93,15 +96,16 @@ def annotation_text(annotation: Any) -> str:
 
 @functools.cache
 def _shortened(text: str) -> str:
-    """The text of an annotation without modules; operations share most of them."""
-    text = re.sub(r"""('[^']*'|"[^"]*")|\b(?:\w+\.)+(?=\w)""", lambda m: m[1] or "", text)  # modules, not in Literals
+    """The text of an annotation without modules. Cached, since operations share most annotations."""
+    # Quoted texts are values of a Literal, in which a dot ends no module.
+    text = re.sub(r"""('[^']*'|"[^"]*")|\b(?:\w+\.)+(?=\w)""", lambda m: m[1] or "", text)
     text = re.sub(r"\bMLOperand\b", "Operand", text)
     text = re.sub(r"\bOptional\[(.*)\]", r"\1 | None", text)
     return re.sub(r"\b(?:list|tuple|List|Tuple)\[(?=Operand)", "Sequence[", text)
 
 
 def plain_converter(kind: str) -> Converter:
-    """Return the converter of an attribute annotated with one of Python's types."""
+    """Return the converter of an attribute that is annotated with int, float, bool or str."""
 
     def convert(name: str, value: Any) -> Any:
         plain = value.item() if isinstance(value, (np.generic, np.ndarray)) and np.ndim(value) == 0 else value

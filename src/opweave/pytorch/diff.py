@@ -55,12 +55,12 @@ def diff_torch(model: Any, other: Any, inputs: Any, on: Any, tolerance: float, p
 
 
 def _sides(model: Any, other: Any, inputs: Any, on: Any) -> tuple[Any, ModuleRunner]:
-    """The module whose parameters PyTorch uses (None for those of the program), and the graph to compare."""
+    """The module whose parameters PyTorch uses, or None if it uses the program's, and the runner to compare."""
     if isinstance(model, CompiledModule) and not isinstance(other, CompiledModule):
         model, other = other, model
     if other is None:
         is_program = isinstance(model, torch.export.ExportedProgram)
-        args, kwargs = ((), {}) if is_program or inputs is None else _passed(inputs)
+        args, kwargs = ((), {}) if is_program or inputs is None else _call_arguments(inputs)
         program, names = export_module(model, args, kwargs, None)
         context = context_of(on) if on is not None else ml.create_context()
         return model if isinstance(model, torch.nn.Module) else None, ModuleRunner(program, context, names)
@@ -77,11 +77,11 @@ def _arguments(runner: ModuleRunner, inputs: Any) -> tuple[tuple[Any, ...], dict
         example = runner.program.example_inputs
         require(example is not None, "diff: the program has no example arguments; pass inputs=")
         return tuple(example[0]), dict(example[1] or {})
-    return _passed(inputs)
+    return _call_arguments(inputs)
 
 
-def _passed(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and keyword arguments that `inputs` denotes."""
+def _call_arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The positional and keyword arguments that the argument `inputs` of `diff` stands for."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     require(
@@ -115,7 +115,7 @@ class _TorchValues(torch.fx.Interpreter):  # type: ignore[misc]  # (PyTorch has 
 
 @cache
 def _operator(name: str) -> CustomOp[Any]:
-    """An operation that stands for an operator of PyTorch in the report."""
+    """An operation that represents an operator of PyTorch in the report."""
 
     def operator(self: Any, inputs: Sequence[MLOperand]) -> tuple[Desc, ...]:
         """Compute an operator of PyTorch."""
@@ -126,20 +126,20 @@ def _operator(name: str) -> CustomOp[Any]:
 
 
 def name_of(node: Any) -> str:
-    """The name of an operator for people: "linear" for aten.linear.default, "example.snake" for those of others."""
+    """The short name of an operator: "linear" for aten.linear.default; other libraries' keep theirs, as in "example.snake"."""
     namespace, _, rest = str(node.target).partition(".")
     name = rest.partition(".")[0] or namespace
     return name if namespace in ("aten", "prims") else f"{namespace}.{name}" if rest else namespace
 
 
 class _ProgramRegion:
-    """The operations that one node of the program became.
+    """The operations to which one node of the program was converted.
 
     Attributes:
-        node: the node.
-        outputs: its results that no node before has.
-        nodes: the operations between the results of nodes before and its own.
-        reads: the results of nodes before, and inputs, that the operations read.
+        node: the node of the program.
+        outputs: its results, without those that are results of an earlier node, too.
+        nodes: the operations that compute `outputs` from inputs and the results of earlier nodes.
+        reads: the inputs and the results of earlier nodes that the operations read.
     """
 
     def __init__(self, node: Any, outputs: Sequence[Operand], boundary: Mapping[Operand, Any]) -> None:
@@ -152,25 +152,25 @@ class _ProgramRegion:
             if operand in boundary:
                 if operand not in self.reads:
                     self.reads.append(operand)
-            elif (own := operand.node) is not None and own not in nodes:
-                nodes[own] = None
-                pending += own.operands
-        self.nodes = sorted(nodes, key=lambda own: own.serial)
+            elif (producer := operand.node) is not None and producer not in nodes:
+                nodes[producer] = None
+                pending += producer.operands
+        self.nodes = sorted(nodes, key=lambda operation: operation.serial)
 
     @property
     def title(self) -> str:
-        """Operator and module."""
+        """The name of the operator, and its label."""
         return f"{name_of(self.node)} {label_of(self.node)!r}"
 
 
 class ProgramComparison:
-    """A comparison in progress."""
+    """A comparison of a graph with PyTorch, region by region."""
 
     def __init__(
         self, module: Any, runner: ModuleRunner, args: tuple[Any, ...], kwargs: dict[str, Any], tolerance: float
     ) -> None:
         self.module, self.program, self.context = module, runner.program, runner.context
-        self.factor = 2 * tolerance  # PyTorch's values have errors, too
+        self.factor = 2 * tolerance  # PyTorch's values have rounding errors, too
         leaves = [_as_tensor(leaf) for leaf in runner.flatten("diff", args, kwargs)]
         runner.check("diff", leaves)
         self.converted: ConvertedProgram = convert_program(
@@ -192,7 +192,7 @@ class ProgramComparison:
         return len(self.rows_to_compute)
 
     def _regions(self) -> tuple[list[_ProgramRegion], dict[Operand, np.ndarray]]:
-        """The nodes to compare, in order, and PyTorch's value of each operand."""
+        """The regions to compare, in order, and PyTorch's value of each operand."""
         expected: dict[Operand, np.ndarray] = {o: self.inputs[name] for name, o in self.graph.inputs.items()}
         computed = {output for node in self.graph.nodes for output in node.outputs}
         regions = []
@@ -210,9 +210,9 @@ class ProgramComparison:
         return regions, expected
 
     def run(self, progress: Progress) -> None:
-        """Compare all nodes."""
+        """Compare all regions, and the outputs of the whole graph."""
         regions, rows, got = self.rows_to_compute, self._rows, self._got
-        runs = self._runs()
+        engines = self._run_whole()
         for start in range(0, len(regions), SLICE_NODES):
             part = regions[start : start + SLICE_NODES]
             progress(start, len(regions), part[0].title)
@@ -220,7 +220,7 @@ class ProgramComparison:
             new = dict.fromkeys(node for region in part for node in region.nodes if node.outputs[0] not in got)
             self.side.step(sorted(new, key=lambda node: node.serial), got)
             for number, region in enumerate(part, start):
-                rows.append(self._row(number, region, own, got, runs))
+                rows.append(self._row(number, region, own, got, engines))
         progress(len(regions), len(regions), "the whole graph")
 
     def result(self) -> Difference:
@@ -230,8 +230,8 @@ class ProgramComparison:
         outputs = tuple(self._outputs(self._got))
         return Difference(self.side.title, ENGINE, tuple(self._rows), outputs, self.count, title, report.graph)
 
-    def _runs(self) -> dict[Node, str]:
-        """The engine of each operation; also runs the whole graph."""
+    def _run_whole(self) -> dict[Node, str]:
+        """Run the whole graph, keep its results in `whole`, and return the engine of each operation."""
         compiled = self.side.compile_graph(self.graph)
         try:
             placements = compiled.placements()
@@ -249,7 +249,7 @@ class ProgramComparison:
         region: _ProgramRegion,
         own: Mapping[Operand, np.ndarray],
         got: Mapping[Operand, np.ndarray],
-        runs: Mapping[Node, str],
+        engines: Mapping[Node, str],
     ) -> OperationDifference:
         allowed = self._tolerance(region)
         reads = [
@@ -270,9 +270,9 @@ class ProgramComparison:
             mine = error(own[output], expected, values, scale, allowed)
             errors.append((mine, error(got[output], expected, values, scale), values, output))
         mine, total, values, output = max(errors, key=lambda entry: entry[0].ratio)
-        engines = ", ".join(dict.fromkeys(runs[node] for node in region.nodes))
+        runs = ", ".join(dict.fromkeys(engines[node] for node in region.nodes))
         return OperationDifference(
-            number, region.title, str(output.desc), tuple(reads), str(allowed), mine, total, values, (), "", engines
+            number, region.title, str(output.desc), tuple(reads), str(allowed), mine, total, values, (), "", runs
         )
 
     def _tolerance(self, region: _ProgramRegion) -> Tolerance:
@@ -301,7 +301,7 @@ class ProgramComparison:
 
 
 class _ProgramReport:
-    """The program as a graph for the report: one node for each row."""
+    """The program as a graph for the report, with one node for each region."""
 
     def __init__(self, graph: Graph, regions: Sequence[_ProgramRegion]) -> None:
         recorder = Recorder()
@@ -330,7 +330,7 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def _snapshot(value: Any) -> Any:
-    """A copy of a tensor, which later writes do not change; other values as they are."""
+    """Copy a tensor, so that later writes do not change it; return other values unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     memory.copies.add(value.numel() * value.element_size(), SNAPSHOT)
@@ -340,7 +340,7 @@ def _snapshot(value: Any) -> Any:
 def _run_torch(
     program: Any, module: Any, leaves: Sequence[Any], inputs: set[str]
 ) -> tuple[dict[Any, Any], dict[str, np.ndarray]]:
-    """PyTorch's value of each node, and the inputs of the graph by name, before the run."""
+    """Run a program in PyTorch. Return the value of each node, and the graph's inputs by name, as they were before the run."""
     state: dict[str, Any] = {}
     if module is not None:
         state |= dict(module.named_parameters(remove_duplicate=False))

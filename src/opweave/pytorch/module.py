@@ -1,4 +1,4 @@
-"""`opweave.from_torch`: a module of PyTorch, or an exported program, as a graph that is called as the module."""
+"""`opweave.from_torch`: a module of PyTorch, or an exported program, as a graph that is called like the module."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def from_torch(
     """Convert a module of PyTorch, or an exported program, to a graph.
 
     The module is exported by `torch.export`, for inference. Parameters and buffers are not copied: the graph and the module
-    share their memory, so do not train the module while the graph is in use. Buffers that the module writes to, such as a KV
-    cache, are updated by calls, as by calls of the module.
+    share their memory, so do not train the module while the graph is in use. Like the module, calls update the buffers that it
+    writes to, such as a KV cache.
 
     Args:
         module: a `torch.nn.Module` in evaluation mode, or a `torch.export.ExportedProgram`.
         args: example arguments of the module: a sequence of tensors, numbers, and nested lists and dictionaries of them.
-            Shapes of tensors are those of all calls, except for `dynamic_shapes`. Not for an exported program.
+            All calls have the shapes of these tensors, except for `dynamic_shapes`. Not for an exported program.
         kwargs: example keyword arguments.
         dynamic_shapes: dimensions that may differ in calls, as `torch.export.export` takes them, by parameter. Names may be
             strings: `{"x": {0: "batch"}}`. Their sizes in the example must be at least 2: PyTorch takes 1 as fixed.
@@ -182,7 +182,7 @@ class CompiledModule:
 def diff_module(model: Any, other: Any, inputs: Any, on: Any, tolerance: float, progress: Any) -> Difference:
     """See `opweave.diff`."""
     import_torch("diff")
-    from .diff import diff_torch  # which imports PyTorch
+    from .diff import diff_torch  # imports PyTorch
 
     return diff_torch(model, other, inputs, on, tolerance, progress)
 

@@ -1,8 +1,8 @@
-"""Weights of few bits: which calls widen them in front of a product, where they stay as they are.
+"""Find the calls that convert weights of few bits to floats for a matrix product: these weights stay integers.
 
-A call on constants is computed while the program is read, or by the engine when it loads the graph, so that a matrix of 4 or 8
-bits would take the memory of one of floats. In front of a product, it becomes `dequantize_linear` instead, which the compiler
-merges with the product (`compile/narrow.py`).
+Other calls on constants are computed while the program is read, or when the engine loads the graph. A matrix of 4 or 8 bits
+would then take the memory of floats. For a product, the call becomes `dequantize_linear` instead, which the compiler merges
+with the product (`compile/narrow.py`).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ DEQUANTIZING = frozenset(
         "quantized_decomposed.dequantize_per_tensor.tensor",
     }
 )
-"""Operators that widen integers by scales."""
+"""Operators that convert integers to floats with scales."""
 
 CASTS = frozenset({"aten.to.dtype", "aten._to_copy.default"})
-"""Operators that widen integers as they are; a multiplication behind the product has the scales of its columns."""
+"""Operators that convert integers to floats without scales; the result of the product is multiplied by scales instead."""
 
 _MOVES = frozenset({"aten.t.default", "aten.transpose.int", "aten.permute.default", "aten.numpy_T.default"})
-"""Operators between a weight and its product that keep it a matrix."""
+"""Operators that may transpose a weight before its product."""
 
 _PRODUCTS = {
     "aten.linear.default": 1,
@@ -45,19 +45,19 @@ _PRODUCTS = {
 
 
 def stays_narrow(node: Any, target: Any, args: Sequence[Any]) -> bool:
-    """Whether a call widens a constant matrix that only products read."""
+    """Whether a call converts a constant matrix of integers that only products read."""
     name = str(target)
     if name not in DEQUANTIZING and name not in CASTS:
         return False
-    numbers, result = args[0], node.meta.get("val")
+    integers, result = args[0], node.meta.get("val")
     if (
-        not isinstance(numbers, torch.Tensor)
-        or numbers.dtype not in NARROW
-        or numbers.dim() != 2
-        or not numbers.numel()
+        not isinstance(integers, torch.Tensor)
+        or integers.dtype not in NARROW
+        or integers.dim() != 2
+        or not integers.numel()
     ):
         return False
-    if name in DEQUANTIZING and not _has_constant_blocks(name, numbers, args):
+    if name in DEQUANTIZING and not _has_constant_scales(name, integers, args):
         return False
     is_cast = name in CASTS
     return (
@@ -67,12 +67,12 @@ def stays_narrow(node: Any, target: Any, args: Sequence[Any]) -> bool:
     )
 
 
-def _has_constant_blocks(name: str, numbers: Any, args: Sequence[Any]) -> bool:
-    """Whether scales and zero points are constants, and zero points are values of the numbers' data type."""
+def _has_constant_scales(name: str, integers: Any, args: Sequence[Any]) -> bool:
+    """Whether scales and zero points are constants, and zero points are values of the weight's data type."""
     start = 2 if name.startswith("torchao") else 1
     if any(isinstance(value, MLOperand) for value in args[start : start + 2]):
         return False
-    zeros, bounds = args[start + 1], torch.iinfo(numbers.dtype)
+    zeros, bounds = args[start + 1], torch.iinfo(integers.dtype)
     if zeros is None:
         return True
     zeros = torch.as_tensor(zeros)
@@ -87,7 +87,7 @@ def _is_read_by_product(node: Any, user: Any, is_cast: bool) -> bool:
     position = _PRODUCTS.get(name)
     if position is None or user.args[position] is not node:
         return False
-    # Integers without scales are no quantised weight but a table, such as a mask: its products must be exact.
+    # Without scales, the integers are no quantised weight but a table, such as a mask, whose products must be exact.
     if is_cast and not (user.users and all(str(other.target) == "aten.mul.Tensor" for other in user.users)):
         return False
     return sum(argument is node for argument in user.args) == 1

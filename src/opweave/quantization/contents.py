@@ -1,4 +1,4 @@
-"""The parts of a model that `quantize` changes: nodes, and the bytes of its weights."""
+"""The parts of a model that `quantize` changes: nodes and the bytes of weights."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from ..support.errors import NotSupportedError
 MIN_ELEMENTS = 128
 """Smaller weights stay as they are: their scales and names would take more than the weights."""
 
-SCALARS = 1024
-"""Elements up to which a constant may hold sizes or axes, which a conversion between operator sets reads."""
+MAX_SHAPE_ELEMENTS = 1024
+"""Constants up to this size may be shapes or axes, whose values the conversion between operator sets needs. An estimate."""
 
 IR_OF_OPSETS = {6: 4, 13: 7, 19: 9, 21: 10}
-"""The version of the file format for an operator set, in which initializers need not be inputs."""
+"""Operator set -> a version of the file format for it, in which initializers need not be inputs."""
 
 CHANGED_SOFTMAX = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
-"""Operators that mean something else from operator set 13 on, with the same attributes."""
+"""Operators that compute something else from operator set 13 on, with the same attributes."""
 
 
 class GraphContents:
@@ -42,9 +42,9 @@ class GraphContents:
 
     Attributes:
         graph: the graph.
-        arrays: the elements of its initializers by name, as NumPy has them.
-        stored: the bytes of the initializers, as a file has them; None for a branch or loop, whose tensors hold their data.
-        names: the names of all values of the model, which new names must differ from.
+        arrays: the initializers by name, as NumPy arrays.
+        stored: the initializers' bytes by name, as in a file; None for a branch or loop, whose tensors hold their data.
+        names: the names of all values of the model, from which new names must differ.
     """
 
     def __init__(self, graph: GraphProto, names: set[str], stored: dict[str, np.ndarray] | None) -> None:
@@ -83,7 +83,7 @@ class GraphContents:
             self.stored.pop(name, None)
 
     def new_name(self, stem: str) -> str:
-        """A name that nothing in the model has."""
+        """Return a new name, and reserve it."""
         name, number = stem, 1
         while name in self.names:
             name, number = f"{stem}_{number}", number + 1
@@ -95,12 +95,12 @@ class GraphContents:
         self.replace_nodes([*nodes, *(copy_of(node) for node in self.graph.node)])
 
     def replace_nodes(self, nodes: Iterable[NodeProto]) -> None:
-        """Exchange all nodes."""
+        """Replace all nodes."""
         del self.graph.node[:]
         self.graph.node.extend(nodes)
 
     def take_constants(self, read: Callable[[TensorProto], np.ndarray] = array_of) -> None:
-        """Make initializers of the large Constant nodes, whose tensors `read` reads."""
+        """Replace large Constant nodes by initializers; `read` returns the array of a tensor."""
         small = []
         for node in self.graph.node:
             is_tensor = node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value"
@@ -119,7 +119,7 @@ class ModelContents(GraphContents):
     """A copy of a model whose nodes and weights may be changed.
 
     Attributes:
-        proto: the model; its initializers have no data, but those of strings.
+        proto: the model; of its initializers, only strings hold their data.
         is_external: whether the original has weights in other files.
     """
 
@@ -145,9 +145,9 @@ class ModelContents(GraphContents):
                 _embed(inner, model)
 
     def inner_graphs(self) -> Iterator[GraphContents]:
-        """Yield the graphs of branches and loops, also nested ones, with the data of their weights inside.
+        """Yield the graphs of branches and loops, also nested ones. Their tensors hold their data.
 
-        Nodes must not be exchanged in a graph before the graphs in it.
+        Replace the nodes of inner graphs before those of the outer graph: replacing copies the inner graphs.
         """
         for outer in all_nodes(self.graph.node):
             for graph in sub_graphs(outer):
@@ -157,9 +157,9 @@ class ModelContents(GraphContents):
                 yield inner
 
     def _drop_declared_weights(self) -> None:
-        """Remove the inputs that are weights, if all large weights are: older exporters declared them so.
+        """Remove weights from the inputs, if all large weights are inputs: older exporters declared all initializers there.
 
-        A model that takes adapters declares only their parameters, which calls may replace.
+        A model for adapters declares only the adapters' parameters as inputs, which calls may replace.
         """
         graph = self.proto.graph
         declared = {info.name for info in graph.input}
@@ -188,7 +188,7 @@ class ModelContents(GraphContents):
         """Convert the model to an operator set of at least `version`, without its large weights.
 
         Raises:
-            NotSupportedError: the converter of the `onnx` package cannot; `why` says what needs the version.
+            NotSupportedError: the `onnx` package cannot convert the model; the message names `why` this is needed.
         """
         current = self.opset
         if current < version:
@@ -207,7 +207,7 @@ class ModelContents(GraphContents):
         declared = {info.name for info in skeleton.graph.input}
         del skeleton.graph.initializer[:]
         for tensor in graph.initializer:
-            if tensor.name in self.stored and prod(tensor.dims) > SCALARS:
+            if tensor.name in self.stored and prod(tensor.dims) > MAX_SHAPE_ELEMENTS:
                 if tensor.name not in declared:
                     type = tensor_type(tensor.data_type, list(tensor.dims))
                     skeleton.graph.input.append(ValueInfoProto(name=tensor.name, type=type))
@@ -248,7 +248,7 @@ def _is_in_file(tensor: TensorProto) -> bool:
 
 
 def _embed(graph: GraphProto, model: Model) -> None:
-    """Put the data of weights in branches and loops into the model: the new file may be in another folder."""
+    """Load external weights of branches and loops into the model: the new file may be in another folder."""
     from onnx import numpy_helper
 
     constants = [a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.name == "value"]
@@ -261,6 +261,6 @@ def _embed(graph: GraphProto, model: Model) -> None:
 
 
 def external_files(proto: ModelProto) -> set[str]:
-    """The locations of weights outside of a model."""
+    """The files with the external weights of a model, relative to its folder."""
     tensors = [tensor for tensor in proto.graph.initializer if _is_in_file(tensor)]
     return {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}

@@ -134,9 +134,10 @@ class Server:
             find_device(device, None)
         self._recording = None if record is None else Recording(record)
         self._handover = Handover()
-        self._lock = Lock()  # of the four below
+        # The lock guards the four attributes below.
+        self._lock = Lock()
         self._clients: dict[Stream, Thread] = {}
-        self._connections: dict[bytes, Connection] = {}  # by a hash of the session key
+        self._connections: dict[bytes, Connection] = {}  # by the hash of the session key
         self._past = Counts()
         self._is_closed = False
         self.path = None if path is None else Path(path)
@@ -209,7 +210,7 @@ class Server:
         for stream in clients:
             stream.stop()
         if self._thread.is_alive():
-            self._thread.join()  # first, since it starts the threads of clients
+            self._thread.join()  # before those of clients, which it starts
         for thread in clients.values():
             if thread.ident is not None:  # None if the system had no thread left
                 thread.join()
@@ -241,21 +242,21 @@ class Server:
             stream = Stream(client)
             thread = Thread(target=self._serve, args=(stream,), name="opweave.serve client", daemon=True)
             with self._lock:
-                has_place = not self._is_closed and self._make_place()
-                if has_place:
+                has_room = not self._is_closed and self._make_room()
+                if has_room:
                     self._clients[stream] = thread
             try:
-                if has_place:
+                if has_room:
                     thread.start()
             except RuntimeError:  # the system has no more threads
                 with self._lock:
                     self._clients.pop(stream, None)
-                has_place = False
-            if not has_place:
+                has_room = False
+            if not has_room:
                 client.close()
 
-    def _make_place(self) -> bool:
-        """Make room for another client, if needed by disconnecting the oldest untrusted one; return False if there is none."""
+    def _make_room(self) -> bool:
+        """Make room for a new client, if needed by disconnecting the oldest untrusted one; False if all are trusted."""
         if len(self._clients) < MAX_CLIENTS:
             return True
         stranger = next((stream for stream in self._clients if not stream.is_trusted), None)

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Container, Sequence
 from typing import Any
 
-# Patterns are text, which `re` compiles at their first use: that takes a millisecond, and most programs print no such names.
+# Patterns stay text until `re` compiles them at their first use: compiling takes 1 ms, and most programs never use them.
 
 # A capital starts a new word after a lower-case letter or a digit; "NaN" is one word.
 _WORD_START = r"(?<=[a-z0-9])(?=NaN|(?!N$)[A-Z])"
@@ -35,7 +35,7 @@ def camel_case(name: str) -> str:
 
 
 def file_name(path: str) -> str:
-    """The name of a source file for messages. Jupyter runs each cell from a file with a number for a name.
+    """The name of a source file for messages. Jupyter gives the file of each cell a number as its name.
 
     >>> file_name("/home/me/model.py"), file_name("/tmp/ipykernel_93/3804694844.py")
     ('model.py', 'notebook cell')
@@ -45,7 +45,7 @@ def file_name(path: str) -> str:
 
 
 def printable(name: str) -> str:
-    """A name, quoted with escapes unless it is an identifier: it may contain control characters."""
+    """Quote and escape a name, which may contain control characters; identifiers stay as they are."""
     return name if name.isidentifier() else repr(name)
 
 
@@ -75,7 +75,7 @@ class _Bounded(reprlib.Repr):
         self.maxlist = self.maxtuple = self.maxdict = self.maxset = self.maxfrozenset = self.maxdeque = 12
 
     def repr_int(self, x: int, level: int) -> str:
-        # Python cannot convert integers of more than 4,300 digits to text.
+        # Python refuses to print integers of more than 4,300 digits.
         return repr(x) if x.bit_length() <= 512 else f"an integer of {x.bit_length():,} bits"
 
     def repr_ndarray(self, x: Any, level: int) -> str:
@@ -148,7 +148,7 @@ def count_of(number: int, word: str) -> str:
 
 
 def either(names: Sequence[str]) -> str:
-    """Names in a row.
+    """List alternatives.
 
     >>> either(["float32", "float16", "int8"])
     'float32, float16 or int8'

@@ -29,9 +29,9 @@ Bound = TypeVar("Bound")
 
 @dataclass(frozen=True, eq=False)
 class GpuIntermediates(Generic[Bound]):
-    """Memory for one run at a time: constants and intermediates by place, in an arena.
+    """Memory for one run at a time: constants and intermediates, in an arena.
 
-    `runs` has the kernels that use no other memory, by index of the step.
+    `runs` has the bound kernels that use no other memory, by index of their steps.
     """
 
     arrays: Mapping[Buffer, DeviceArray]
@@ -60,7 +60,7 @@ class GpuKernelRunner(Runner, Generic[Bound]):
             self._plan_intermediates()
 
     def at(self, sizes: Mapping[str, int]) -> GpuKernelRunner[Bound]:
-        """Return the runner for these sizes: the same kernels and memory, with numbers for the parameters."""
+        """Return the runner for these sizes: it has the same kernels and memory, and numbers as parameters of the kernels."""
         if not self._has_names:
             return self
         version = copy(self)
@@ -104,7 +104,7 @@ class GpuKernelRunner(Runner, Generic[Bound]):
         return {place: DeviceArray(place.desc, self.engine.upload(value)) for place, value in values.items()}
 
     def _plan_intermediates(self) -> None:
-        """Plan the intermediates for arenas."""
+        """Plan the memory of intermediates, and tell the arenas which buffers it needs."""
         lives: dict[Buffer, tuple[int, int]] = {}
         for number, step in enumerate(self.steps):
             for place in step.places:
@@ -116,10 +116,10 @@ class GpuKernelRunner(Runner, Generic[Bound]):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Compile the kernels of `steps`, or start to."""
+        """Compile the kernels of `steps`, or start compiling them."""
 
     def complete(self) -> None:
-        """Allocate memory for a run, if its size is known. Constants are on the device by now."""
+        """Allocate the intermediates of a run, if their sizes are numbers. Constants are on the device already."""
         if not self._has_names:
             arena = self.arenas.new()
             self.memory_in(arena)
@@ -189,7 +189,7 @@ class GpuKernelRunner(Runner, Generic[Bound]):
 class DeviceCall(Generic[Bound]):
     """A graph bound to memory. A call runs the graph once, without waiting for the device.
 
-    `submit` gets the arena and the kernels in order: None replaces a copy that an in-place update makes redundant.
+    `submit` gets the arena and the bound kernels in order, with None for copies that an in-place update makes redundant.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class MeasuredGpuRunner(Measured, Generic[Bound]):
 
 
 def _kernels_of(runner: GpuKernelRunner[Any]) -> list[tuple[Any, ...]]:
-    """The kernels in order, with their sizes and launches as formulas."""
+    """Keys of the kernels in order, with the formulas of their parameters and workgroups."""
     kernels = (step.kernel for step in runner.steps)
     return [(kernel.key, str(kernel.workgroups), str(kernel.sizes), kernel.starts_early) for kernel in kernels]
 
@@ -286,7 +286,7 @@ def _has_names(step: KernelStep) -> bool:
 
 
 def _updates(steps: Sequence[KernelStep]) -> list[Update]:
-    """The inputs that can be updated in place: an output starts as a copy, and no later kernel reads the input."""
+    """Find in-place updates: an output starts as a copy of an input, and no later kernel reads the input."""
     copied = [(number, *step.copies) for number, step in enumerate(steps) if step.copies is not None]
     updates = []
     for number, source, target in copied:

@@ -1,7 +1,7 @@
 """Convolutions for which the engine's 8-bit and 16-bit kernels are wrong.
 
-Found by 39,307 random convolutions in bfloat16 and in 8 bits, and 2,477 more with wide windows, on processors with AMX. The
-affected processors and kernels are not known, so these convolutions are avoided wherever the engine may choose such kernels.
+The faults were found with 39,307 random convolutions in bfloat16 and in 8 bits, and 2,477 more with wide windows, on
+processors with AMX. Other processors may have them too, so these convolutions never run in 8 or 16 bits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .windows import count_inside
 _CHANNELS = (("input", "nc"), ("filter", "oi"))
 """Axes before the spatial ones, for convolutions without layouts."""
 
-ROW = 64
+ROW_BYTES = 64
 """Bytes in a row of an AMX tile."""
 
 
@@ -28,11 +28,11 @@ def why_not(node: Node, size: int) -> str:
     image = dict(zip(input_layout, arguments["input"].shape, strict=True))
     filter = dict(zip(filter_layout, arguments["filter"].shape, strict=True))
     counts = dict(zip(input_layout, node.outputs[0].shape, strict=True))
-    for number, axis in enumerate(axes):
-        before, after = arguments["padding"][2 * number : 2 * number + 2]
-        taps, dilation = filter[axis], arguments["dilations"][number]
+    for index, axis in enumerate(axes):
+        before, after = arguments["padding"][2 * index : 2 * index + 2]
+        taps, dilation = filter[axis], arguments["dilations"][index]
         window = Window(
-            image[axis], taps, before, arguments["strides"][number], dilation if taps > 1 else 1, counts[axis]
+            image[axis], taps, before, arguments["strides"][index], dilation if taps > 1 else 1, counts[axis]
         )
         if max(before, after) >= window_extent(taps, window.dilation) or not count_inside(window).all():
             return "windows of padding alone"  # the kernel reads beyond the input, or ends the process
@@ -47,18 +47,18 @@ def why_not(node: Node, size: int) -> str:
 
 
 def _is_regrouped(window: Window, depth: int) -> bool:
-    """Whether the kernel may regroup neighbours along the width as channels that fill several whole rows of a tile.
+    """Whether the kernel may read neighbours along the width as channels of one position, which fill several rows of a tile.
 
     `depth` is the bytes of all channels at one position.
     """
-    if window.dilation > 1 or depth >= ROW:
+    if window.dilation > 1 or depth >= ROW_BYTES:
         return False
     factors = (factor for factor in range(2, window.taps + 1) if window.taps % factor == 0)
     rows = (depth * factor for factor in factors if window.stride % factor == 0 or window.count == 1)
-    return any(row > ROW and row % ROW == 0 for row in rows)
+    return any(row > ROW_BYTES and row % ROW_BYTES == 0 for row in rows)
 
 
 def _fills_rows(window: Window, depth: int) -> bool:
     """Whether a row of a window fills several whole rows of a tile, while few channels are read at one position."""
     row = depth * window.taps
-    return window.dilation == 1 and window.count > 1 and 2 * depth < ROW < row and row % ROW == 0
+    return window.dilation == 1 and window.count > 1 and 2 * depth < ROW_BYTES < row and row % ROW_BYTES == 0

@@ -1,4 +1,4 @@
-"""The replacement of ONNX Runtime that environment variables describe; `opweave exec` sets them."""
+"""Environment variables that replace ONNX Runtime in a program; `opweave exec` sets them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ REPORT = "OPWEAVE_REPLACE_REPORT"
 
 
 def replacement() -> replacing_onnxruntime:
-    """Make the replacement with the arguments that the environment variables name.
+    """Make the replacement that the environment variables describe.
 
     Raises:
         ValidationError: a variable has a wrong value.
     """
     from ...backends.precision import Precision
 
-    settings.flag(REPLACE, True)  # `sitecustomize` leaves what is neither 0 nor 1 to this
+    settings.flag(REPLACE, True)  # raises for values other than 0 and 1, which `sitecustomize` does not refuse
     precision: Any = settings.choice(PRECISION, get_args(Precision), "")
     replacing = replacing_onnxruntime(
         device=os.environ.get(DEVICE, "").strip() or None,

@@ -61,20 +61,20 @@ def _(b: MLGraphBuilder, self: Any, other: Any, *, call: AtenCall) -> MLOperand:
 
 
 def promote_factors(b: MLGraphBuilder, call: AtenCall, *values: Any) -> list[MLOperand]:
-    """Operands and numbers in one data type, which is float32 where 16-bit floats do not have a number.
+    """Convert factors to the data type of the result, or to float32 if a 16-bit float type cannot represent a number exactly.
 
-    PyTorch multiplies and divides 16-bit floats by numbers of float32, so that 0.001 * 70000 is 70 and not infinite. The same
-    holds for a second operand without axes, which keeps its own data type.
+    PyTorch multiplies and divides 16-bit floats by numbers in float32, so that 0.001 * 70000 is 70 and not infinite. It does
+    the same for a second operand that is a scalar of another data type.
     """
-    kind = call.data_type
-    if kind in ("float16", "bfloat16"):
+    data_type = call.data_type
+    if data_type in ("float16", "bfloat16"):
         second = values[-1]
-        if isinstance(second, MLOperand) and not second.rank and second.data_type != kind:
+        if isinstance(second, MLOperand) and not second.rank and second.data_type != data_type:
             return call.promote(b, *values, data_type="float32")
         numbers = torch.tensor([value for value in values if isinstance(value, (int, float))], dtype=torch.float64)
         if not torch.equal(numbers.to(call.dtype).double(), numbers):
-            kind = "float32"
-    return call.promote(b, *values, data_type=kind)
+            data_type = "float32"
+    return call.promote(b, *values, data_type=data_type)
 
 
 @converts("aten.div.Tensor_mode", "aten.div.Scalar_mode")
@@ -97,22 +97,25 @@ def divide(b: MLGraphBuilder, call: AtenCall, a: Any, d: Any, rounding: str | No
     elif rounding == "trunc" or is_unsigned(x):
         quotient = b.div(x, y)
     else:
-        quotient = b.sub(b.div(x, y), b.cast(_is_below(b, b.modulus_truncate(x, y), y), x.data_type))
+        quotient = b.sub(b.div(x, y), b.cast(_is_rounded_up(b, b.modulus_truncate(x, y), y), x.data_type))
     return as_type(b, quotient, call.data_type)
 
 
-def _is_below(b: MLGraphBuilder, rest: MLOperand, y: MLOperand) -> MLOperand:
-    """Whether a quotient that is rounded toward zero, with this rest, is above the one that is rounded down."""
-    zero = as_type(b, 0, rest.data_type)
-    return b.logical_and(b.not_equal(rest, zero), b.not_equal(b.lesser(rest, zero), b.lesser(y, zero)))
+def _is_rounded_up(b: MLGraphBuilder, remainder: MLOperand, y: MLOperand) -> MLOperand:
+    """Whether rounding x / y toward zero rounds up: the remainder is not 0, and has another sign than y."""
+    zero = as_type(b, 0, remainder.data_type)
+    return b.logical_and(b.not_equal(remainder, zero), b.not_equal(b.lesser(remainder, zero), b.lesser(y, zero)))
 
 
 def divide_down(b: MLGraphBuilder, x: MLOperand, y: MLOperand) -> MLOperand:
-    """Round the exact quotient of floats down: 1 / 0.1 is rounded to 10, but 10 times float32's 0.1 is more than 1."""
-    rest = b.modulus_truncate(x, y)
+    """Round the exact quotient of floats down.
+
+    floor(x / y) may be too large: 1 / 0.1 is rounded to 10, but 10 times float32's 0.1 is more than 1, so the result is 9.
+    """
+    remainder = b.modulus_truncate(x, y)
     zero = as_type(b, 0, x.data_type)
-    is_below = _is_below(b, rest, y)
-    quotient = b.sub(b.round_even(b.div(b.sub(x, rest), y)), b.cast(is_below, x.data_type))
+    is_rounded_up = _is_rounded_up(b, remainder, y)
+    quotient = b.sub(b.round_even(b.div(b.sub(x, remainder), y)), b.cast(is_rounded_up, x.data_type))
     return b.where(b.equal(y, zero), b.div(x, y), quotient)
 
 
@@ -178,8 +181,8 @@ def _(b: MLGraphBuilder, self: MLOperand, max: Any, *, call: AtenCall) -> MLOper
 # Functions of one tensor ---------------------------------------------------------------------------------------------
 
 
-def _function(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """The converter of a function whose operand is converted to the type of the result."""
+def _function_converter(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """The converter of a function whose operand is converted to the data type of the result."""
 
     def convert(b: MLGraphBuilder, self: MLOperand, *, call: AtenCall) -> MLOperand:
         (x,) = call.promote(b, self)
@@ -205,7 +208,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "erfc": lambda b, x: b.sub(1.0, b.erf(x)),
 }
 for _name, _compute in _FUNCTIONS.items():
-    converts(f"aten.{_name}.default")(_function(_compute))
+    converts(f"aten.{_name}.default")(_function_converter(_compute))
 
 _ROUNDING: dict[str, Callable[..., Any]] = {
     "ceil": ops.ceil,
@@ -216,12 +219,13 @@ _ROUNDING: dict[str, Callable[..., Any]] = {
 }
 
 
-def _rounded(compute: Callable[..., Any]) -> Callable[..., Any]:
+def _rounding_converter(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """The converter of a function that leaves integers unchanged."""
     return lambda b, self: compute(b, self) if is_float(self.data_type) else self
 
 
 for _name, _compute in _ROUNDING.items():
-    converts(f"aten.{_name}.default")(_rounded(_compute))
+    converts(f"aten.{_name}.default")(_rounding_converter(_compute))
 
 
 @converts("aten.abs.default", "aten.absolute.default")
@@ -274,7 +278,7 @@ def _(b: MLGraphBuilder, self: MLOperand) -> MLOperand:
 
 
 def is_signed(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
-    """Whether the sign is negative, also that of zero."""
+    """Whether the sign is negative, also for -0.0 and NaN."""
     if is_float(x.data_type):
         kinds: dict[str, Any] = {"float32": "int32", "float64": "int64", "float16": "int16", "bfloat16": "int16"}
         x = composites.bit_cast(b, x, kinds[x.data_type])
@@ -290,7 +294,7 @@ def _(b: MLGraphBuilder, self: MLOperand, other: Any, *, call: AtenCall) -> MLOp
 
 @converts("aten.fmax.default", "aten.fmin.default")
 def _(b: MLGraphBuilder, self: MLOperand, other: MLOperand, *, call: AtenCall) -> MLOperand:
-    """The larger or smaller element; one that is NaN leaves the other."""
+    """The larger or smaller element; the other one if an element is NaN."""
     x, y = call.promote(b, self, other)
     result = b.max(x, y) if "fmax" in call.name else b.min(x, y)
     if not is_float(x.data_type):
@@ -362,7 +366,7 @@ def _(b: MLGraphBuilder, self: MLOperand) -> MLOperand:
 def _(b: MLGraphBuilder, self: MLOperand, weight: MLOperand) -> MLOperand:
     if weight.rank == 1 and self.rank > 2:
         weight = b.reshape(weight, [weight.shape[0], *[1] * (self.rank - 2)])
-    elif self.rank < 2 and weight.rank == 1 and self.rank == 0:
+    elif weight.rank == 1 and self.rank == 0:
         weight = b.reshape(weight, [])
     return b.prelu(self, weight)
 
@@ -408,7 +412,7 @@ def _(b: MLGraphBuilder, input: MLOperand, p: float, train: bool) -> MLOperand:
 
 
 def cast(b: MLGraphBuilder, x: MLOperand, source: Any, target: Any) -> MLOperand:
-    """Convert from one data type of PyTorch to another. Floats are cut off on the way to integers; bool is whether not 0."""
+    """Convert from one data type of PyTorch to another: floats to integers by truncation, and numbers to bool by x != 0."""
     data_type: DataType = data_type_of(target, "the result")
     if target is source:
         return x
@@ -496,7 +500,7 @@ def _(
 @converts("aten.lerp.Scalar", "aten.lerp.Tensor")
 def _(b: MLGraphBuilder, self: MLOperand, end: MLOperand, weight: Any, *, call: AtenCall) -> MLOperand:
     x, y, w = call.promote(b, self, end, weight)
-    # From the nearer end, so that a weight of 1 gives the end itself.
+    # Start from the nearer end, so that weights of 0 and 1 give exactly the ends.
     step, one = b.sub(y, x), as_type(b, 1, x.data_type)
     is_near = b.lesser(b.abs(w), as_type(b, 0.5, x.data_type))
     return b.where(is_near, b.add(x, b.mul(w, step)), b.sub(y, b.mul(step, b.sub(one, w))))

@@ -1,6 +1,6 @@
 """Rearrange constants in the order in which kernels read them, with several threads for large constants.
 
-`GpuConstant.make` runs after all kernels have started to compile.
+The work is part of `GpuConstant.make`, which runs while kernels compile in the background.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIECE_BYTES = 2**20
 """Approximate bytes that a thread copies at a time: a piece fits a CPU cache."""
 
 READ_BYTES = 2**24
-"""Approximate bytes that a thread scans at a time: scanning takes as long as starting some threads. An estimate."""
+"""Approximate bytes that a thread scans at a time, which takes as long as starting some threads. An estimate."""
 
 MIN_FAR_BYTES = 2**10
 """Smallest stride of the last axis, in bytes, for which a matrix is transposed in blocks. An estimate."""
@@ -46,10 +46,10 @@ def lay_out(
     shape: tuple[int, ...],
     is_fresh: bool = False,
 ) -> GpuConstant:
-    """A constant in a different order. The sizes and strides (in elements) of the source's axes are in the new order.
+    """A constant in a different order. `sizes` and `steps` are the sizes and strides of its axes, listed in the new order.
 
-    The last axis of `shape` flattens all remaining axes, padded with zeros. If `is_fresh`, copy even if the constant is in
-    this order.
+    Strides count elements. The last axis of `shape` flattens all remaining axes, padded with zeros. `is_fresh` makes a copy
+    even if the constant is in this order already.
     """
     view = None if constant.how or is_fresh else _in_order(constant.source, sizes, steps, shape)
     return constant.then(_lay_out, sizes, steps, shape, is_fresh) if view is None else GpuConstant.of(view)
@@ -80,11 +80,11 @@ def copy(target: np.ndarray, source: np.ndarray) -> None:
     if far is None:
         _map_pieces(lambda piece: np.copyto(target[piece], source[piece]), _pieces(source, PIECE_BYTES))
     else:
-        _map_pieces(lambda block: _turn(target[block], source[block], far), _blocks(source.shape, far))
+        _map_pieces(lambda block: _transpose(target[block], source[block], far), _blocks(source.shape, far))
 
 
 def all_below(array: np.ndarray, bound: float) -> bool:
-    """Whether all magnitudes in a contiguous array are below a bound; NaN is not."""
+    """Whether all magnitudes in a contiguous array are below a bound; False if one is NaN."""
     flat = array.reshape(-1)
     return all(
         _map_pieces(
@@ -124,7 +124,7 @@ def in_parts(constant: GpuConstant, kept: Callable[[np.ndarray], np.ndarray]) ->
 
     The constant's `compute` must return a new array each time.
     """
-    # By name and source: the source is kept, so that no other array has its identity.
+    # Entries hold their source, so that no other array gets its id.
     parts: dict[tuple[str, int], tuple[np.ndarray, np.ndarray]] = {}
 
     def part(name: str, source: np.ndarray) -> np.ndarray:
@@ -151,13 +151,13 @@ def _far_axis(source: np.ndarray) -> int | None:
     return axes[0] if axes else None
 
 
-def _turn(target: np.ndarray, source: np.ndarray, far: int) -> None:
+def _transpose(target: np.ndarray, source: np.ndarray, far: int) -> None:
     """Copy a block in two steps: copy its lines, then transpose within the cache."""
     lines = np.moveaxis(source, far, -1)
     *outer, count = lines.shape
-    kept = np.empty((*outer, count + PADDING_BYTES // source.itemsize), source.dtype)[..., :count]
-    np.copyto(kept, lines)
-    np.copyto(target, np.moveaxis(kept, -1, far))
+    block = np.empty((*outer, count + PADDING_BYTES // source.itemsize), source.dtype)[..., :count]
+    np.copyto(block, lines)
+    np.copyto(target, np.moveaxis(block, -1, far))
 
 
 def _blocks(shape: Sequence[int], far: int) -> list[tuple[slice, ...]]:

@@ -38,18 +38,18 @@ def _(
     is_transposed = ctx.node.op is ops.conv_transpose2d
     x = ctx.relayout(input, input_layout, "nchw")
     w = ctx.relayout(filter, filter_layout, "iohw" if is_transposed else "oihw")
-    outputs = filter_layout.index("o")
+    channel_axis = filter_layout.index("o")
     is_row = is_same_size(w.dims[2], 1) and list(padding[:2]) == [0, 0]
     is_row = is_row and (not is_transposed or is_same_size(attributes["output_sizes"][0], 1))
     if is_row and (row := row_of(ctx, x)) is not None:
         taps = ctx.reshape(w, (*w.dims[:2], w.dims[3]))
         if is_transposed:
             attributes["output_sizes"] = attributes["output_sizes"][1:]
-        y = _convolve(ctx, row, taps, bias, outputs, padding[2:], strides[1:], dilations[1:], groups, attributes)
+        y = _convolve(ctx, row, taps, bias, channel_axis, padding[2:], strides[1:], dilations[1:], groups, attributes)
         batches, channels, _, width = (ctx.output.shape[input_layout.index(letter)] for letter in "nchw")
         y = ctx.reshape(Value(y.name, y.data_type, (batches, channels, width)), (batches, channels, 1, width))
     else:
-        y = _convolve(ctx, x, w, bias, outputs, padding, strides, dilations, groups, attributes)
+        y = _convolve(ctx, x, w, bias, channel_axis, padding, strides, dilations, groups, attributes)
     return ctx.relayout(y, "nchw", input_layout)
 
 
@@ -65,8 +65,8 @@ def _(
     groups: int,
     **attributes: Any,
 ) -> Value:
-    outputs = 1 if "output_sizes" in attributes else 0
-    return _convolve(ctx, input, filter, bias, outputs, padding, strides, dilations, groups, attributes)
+    channel_axis = 1 if "output_sizes" in attributes else 0
+    return _convolve(ctx, input, filter, bias, channel_axis, padding, strides, dilations, groups, attributes)
 
 
 def _convolve(
@@ -74,14 +74,17 @@ def _convolve(
     x: Value,
     w: Value,
     bias: Value | None,
-    outputs: int,
+    channel_axis: int,
     padding: Sequence[int],
     strides: Sequence[int],
     dilations: Sequence[int],
     groups: int,
     attributes: Mapping[str, Any],
 ) -> Value:
-    """Convolve an image [n, c, *axes]. `outputs` is the axis of the output channels in the filter of the node, not in `w`."""
+    """Convolve an image [n, c, *axes].
+
+    `channel_axis` is the axis of the output channels in the node's own filter, whose layout may differ from that of `w`.
+    """
     is_transposed = "output_sizes" in attributes
     output_padding = None
     if is_transposed:
@@ -92,7 +95,7 @@ def _convolve(
         ctx,
         "ConvTranspose" if is_transposed else "Conv",
         *(x, w, bias),
-        axis=outputs,
+        axis=channel_axis,
         kernel_shape=w.dims[2:] if is_static(w.dims[2:]) else None,
         pads=[*padding[::2], *padding[1::2]],
         strides=strides,
@@ -157,9 +160,9 @@ def _(
 
 
 def engine_agrees(input: int, output: int) -> bool:
-    """Whether the engine, which computes positions in float32, chooses the nearest elements of the specification.
+    """Whether the engine, which computes positions in float32, chooses the same nearest elements as the specification.
 
-    The choice may differ close to half-way between two elements, unless the scale is a power of two.
+    The choice may differ for positions close to half-way between two elements, unless the scale is a power of two.
     """
     input, output = int(input), int(output)
     numerators, denominator = sample_positions(input, output)
@@ -172,7 +175,7 @@ def engine_agrees(input: int, output: int) -> bool:
 
 
 def _rounds_alike(input: int, output: int) -> bool:
-    """Whether the engine's own steps, in float32, choose the nearest elements of the specification."""
+    """Whether the engine's computation, repeated here in float32, chooses the same elements as the specification."""
     half = np.float32(0.5)
     positions = (np.arange(output, dtype=np.float32) + half) / (np.float32(output) / np.float32(input)) - half
     nearest = np.clip(np.ceil(positions - half), 0, input - 1).astype(np.int64)
@@ -217,7 +220,10 @@ def _nearest(ctx: Emitter, x: Value, changed: Sequence[tuple[int, int]]) -> Valu
 
 
 def _nearest_positions(ctx: Emitter, old: Dimension, new: Dimension) -> Value:
-    """Emit the index of the nearest of `old` elements for each of `new`; the model computes the indices of named sizes."""
+    """Emit the index of the nearest of `old` elements for each of `new` elements.
+
+    The indices are a constant for numbers; for sizes with names, the model computes them.
+    """
     if isinstance(old, int) and isinstance(new, int):
         return ctx.constant(nearest_positions(old, new))
     # ceil(p - 1/2) for p = ((2 i + 1) old - new) / (2 new) = floor(((4 i + 2) old - 1) / (4 new)), as all terms are 0 or more.
@@ -233,10 +239,10 @@ def _range(ctx: Emitter, count: Dimension) -> Value:
 
 
 def _linear_positions(ctx: Emitter, old: Dimension, new: Dimension) -> tuple[Value, Value, Value, Dimension]:
-    """Emit the two neighbours in `old` elements of each of `new` elements.
+    """Emit the two old neighbours of each new element, of `old` and `new` elements.
 
-    Return, for each new element, the index of the neighbour before it, the index of the neighbour behind it, and the weight of
-    the second one, a whole float64 in [0, total); and `total`, the sum of both weights.
+    Return the index of the neighbour before each new element, the index of the one behind it, the weight of the latter (a
+    whole float64 in [0, total)), and `total`, the sum of both weights.
     """
     if isinstance(old, int) and isinstance(new, int):
         numerators, total = sample_positions(old, new)

@@ -28,9 +28,10 @@ def _(input: Array, axis: int, keep_dimensions: bool) -> Array:
 @reference.lower(ops.cumulative_sum)
 def _(input: Array, axis: int, exclusive: bool, reversed: bool) -> Array:
     x = np.flip(input, axis) if reversed else input
-    if exclusive:  # shift the input; subtracting it from the sums would fail for infinities
-        first, rest = np.split(x, [1], axis)[0], np.split(x, [x.shape[axis] - 1], axis)[0]
-        x = np.concatenate([np.zeros_like(first), rest], axis)
+    if exclusive:
+        # Shift the input by one: subtracting it from the sums would give ∞ - ∞ = NaN.
+        first, all_but_last = np.split(x, [1], axis)[0], np.split(x, [x.shape[axis] - 1], axis)[0]
+        x = np.concatenate([np.zeros_like(first), all_but_last], axis)
     sums = np.cumsum(x, axis, dtype=x.dtype)
     return np.flip(sums, axis) if reversed else sums
 
@@ -53,14 +54,14 @@ _REDUCTIONS: dict[Op[..., Operand], Callable[..., Any]] = {
 """Functions that take NumPy's `axis` and `keepdims`."""
 
 
-def _reduction(op: Op[..., Operand], function: Callable[..., Any]) -> None:
+def _register(op: Op[..., Operand], function: Callable[..., Any]) -> None:
     @reference.lower(op)
     def _(input: Array, axes: Axes, keep_dimensions: bool) -> Array:
         return np.asarray(function(input, axis=axes, keepdims=keep_dimensions))
 
 
 for _op, _function in _REDUCTIONS.items():
-    _reduction(_op, _function)
+    _register(_op, _function)
 
 
 @reference.lower(ops.reduce_log_sum_exp)
