@@ -230,9 +230,8 @@ class Jitted(Generic[P, R]):
             with context:
                 result = self.__wrapped__(*positional, **named)
         except ValidationError as error:
-            if isinstance(error, NoValueError) and str(error).startswith(
-                f"{tracer.title}: "
-            ):  # of an operand of the tracer
+            # Errors of the tracer's operands name the function already.
+            if isinstance(error, NoValueError) and str(error).startswith(f"{tracer.title}: "):
                 raise ValidationError(str(error)) from error.__cause__
             raise ValidationError(f"{tracer.title}: {with_user_line(error, self.__wrapped__)}") from error
         except MLError:

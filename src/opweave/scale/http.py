@@ -115,9 +115,8 @@ class ServedModel:
         self._has_own_code = has_own_code
         self._max_body, self._max_requests = max_body, max_requests
         self._model = BatchedModel(session, self.interface, batch)
-        self._threads = ThreadPoolExecutor(
-            parallel, thread_name_prefix="opweave-serving"
-        )  # engines have their own, too
+        # These threads wait for engines, which compute with threads of their own.
+        self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="opweave-serving")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="opweave-reading")  # one large body at a time
 
     @property

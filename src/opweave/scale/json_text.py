@@ -157,9 +157,8 @@ def _numbers(data: bytes, start: int, end: int) -> list[np.ndarray]:
             raise ValueError("a number is missing in a list")
         part = np.array(numbers)
         if part.dtype.kind == "f" and not any(character in piece for character in b".eE"):
-            with suppress(
-                OverflowError
-            ):  # NumPy converts integers of 2**63 and more to floats if mixed with smaller ones
+            # NumPy makes floats of integers from 2**63 on, if there are smaller ones beside them.
+            with suppress(OverflowError):
                 part = np.array(numbers, np.uint64)
         if part.dtype.kind not in "iuf":
             return []

@@ -263,9 +263,8 @@ def _clock() -> float:
     while True:
         now = time.perf_counter() - stopped_seconds()
         before, waited = waited, _waited()
-        if (
-            waited == before
-        ):  # else the thread may have waited between the two readings, which would count as time or as none
+        # Read again if the thread has waited between the readings of the clocks: the wait might count or not.
+        if waited == before:
             return now - waited
 
 

@@ -255,9 +255,8 @@ class Tracer:
         shape = self._shapes[info.name]
         type = info.type
         element_type = type.tensor_type.elem_type if type.HasField("tensor_type") else 0
-        if (
-            shape is not None and element_type and is_fixed(shape)
-        ):  # the shape that is passed may be more precise than the declared one
+        # The shape of the array that is passed may be more precise than the declared one.
+        if shape is not None and element_type and is_fixed(shape):
             type = tensor_type(element_type, shape)
             dtype = dtype_of(element_type)
             if is_fixed(shape) and 0 in shape and dtype.kind not in "OUS":

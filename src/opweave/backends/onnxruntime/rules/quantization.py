@@ -290,9 +290,8 @@ def _(
     rows = prod(input.dims[:-1]) if is_static(input.dims[:-1]) else None
     form = "blocks" if matrix is None else matrix.form(rows, is_exact=is_exact)
     is_computed = bias is not None and ctx.array_of(bias) is None
-    if (
-        bias is not None and is_computed and (ctx.any_size or not is_static(bias.dims))
-    ):  # the engine compares its size with N
+    # The engine requires a bias of N elements, and must see this in the model.
+    if bias is not None and is_computed and (ctx.any_size or not is_static(bias.dims)):
         bias = ctx.emit("Reshape", bias, ctx.constant([columns]), shape=(columns,))
     if form != "blocks":
         assert matrix is not None
