@@ -384,7 +384,7 @@ class Backend(RuleTable, ABC):
         """
         if not names:
             return self
-        variant = copy(self)  # with the same rules
+        variant = copy(self)  # a shallow copy: variants share the rules
         variant.find_rivals, variant.without_rivals = cache(find), self
         # Contexts on one back end share compiled programs.
         return self._with_rivals.setdefault((self, device.name, *names), variant)

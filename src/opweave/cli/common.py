@@ -93,7 +93,8 @@ def declare(module: str | None) -> str | None:
         import_module(module)
     except Exception as error:  # a module may raise any type
         is_missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
-        if is_missing:  # else the module exists, and imports another one that does not
+        # Otherwise the module exists, and imports another module that does not.
+        if is_missing:
             hint = f"; did you mean {module[:-3]!r}?" if module.endswith(".py") else ""
             raise BadParameter(f"there is no module {module!r}{hint}") from None
         text = "".join(format_exception_only(error)[-1:]).strip()

@@ -286,7 +286,8 @@ def _run_on_ray(served: Any, host: str, port: int, cpus: int, gpus: int) -> Iter
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # by default, Ray sends usage statistics
     try:
         with errors.status(Text("starting Ray")):
-            started = ray.init(  # which cannot be interrupted
+            # Signals are handled afterwards: `init` cannot be interrupted.
+            started = ray.init(
                 "local",
                 num_cpus=max(cpus, processors()),
                 num_gpus=gpus,

@@ -252,7 +252,7 @@ def measure(
             progress(turn / len(turns))
     finally:
         for worker, connection in workers:
-            connection.close()  # ends it
+            connection.close()  # the process ends when its connection closes
             worker.join(5)
             if worker.is_alive():
                 worker.kill()

@@ -79,7 +79,7 @@ def execute(
         from ..backends import find_device
 
         asked: Any = precision or "float32"
-        find_device(device or "cpu", precision=asked)  # else only the first session would fail
+        find_device(device or "cpu", precision=asked)  # fails here rather than in the first session
     chosen = environment.variables(report=report, **options)
     before = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", str(FOLDER))]
     _run(_command(program or []), {**os.environ, **chosen, "PYTHONPATH": os.pathsep.join([str(FOLDER), *before])})
@@ -115,7 +115,7 @@ def _ignoring_option(words: list[str]) -> str:
                 return ""
             if letter in "WX":
                 if place == len(word):
-                    next(rest, "")  # its value is the next word
+                    next(rest, "")  # the next word is the option's value
                 break
     return ""
 

@@ -484,7 +484,8 @@ def convert(
         output /= f"{model.stem}.onnx"
     suffixes = (".onnx", *js.SUFFIXES)
     suffix = output.suffix.lower()
-    if suffix not in suffixes and (output.is_file() or not output.exists()):  # else a pipe or a device
+    # Pipes and devices need no suffix.
+    if suffix not in suffixes and (output.is_file() or not output.exists()):
         raise BadParameter(f"the name of the file to write must end in {', '.join(suffixes)}, got {output}")
     if suffix in js.SUFFIXES and operators != "onnx":
         raise BadParameter("--operators is for .onnx files")

@@ -76,7 +76,8 @@ class _Rewriter(Recorder):
                 self.identity(output) if output.is_constant and 0 not in output.shape else output for output in outputs
             )
         except NotSupportedError as error:
-            if not str(error).startswith(f"{op.name}: "):  # of an operation inside, which says its own label
+            # An operation inside the decomposition names its own label.
+            if not str(error).startswith(f"{op.name}: "):
                 raise
             raise NotSupportedError(f"{node.title}: {str(error).removeprefix(f'{op.name}: ')}") from error
         finally:
@@ -88,7 +89,7 @@ class _Rewriter(Recorder):
             )
         outputs = tuple(self._declared(node, *pair) for pair in zip(outputs, node.outputs, strict=True))
         for output, original in zip(outputs, node.outputs, strict=True):
-            if output not in node.operands:  # as a decomposition that changes nothing returns
+            if output not in node.operands:  # a decomposition that changes nothing returns its operand
                 self.stand_for(output, original)
         return outputs
 

@@ -541,7 +541,7 @@ class MLContext(ContextTensors):
 
     def _state_of(self, graph: MLGraph, subject: str) -> GraphState:
         """The state of a graph of this context."""
-        from .graph import MLGraph, state_of  # here: sessions of uncompiled models have no graphs
+        from .graph import MLGraph, state_of  # imported late, because sessions of uncompiled models have no graphs
 
         require(isinstance(graph, MLGraph), f"{subject}: graph must be an MLGraph, got {type(graph).__name__}")
         require(graph.context is self, f"{subject}: the graph belongs to another context")

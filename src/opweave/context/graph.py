@@ -296,7 +296,7 @@ def recorded_graph(graph: MLGraph) -> Graph:
     state = state_of(graph)
     recorded = state.recorded
     if recorded is None:
-        state.check_alive()  # raises
+        state.check_alive()  # raises, since a graph that is alive has its operations
     assert recorded is not None
     return recorded
 

@@ -447,7 +447,7 @@ class ContextTensors:
     # Helpers ---------------------------------------------------------------------------------------------------------
 
     def _check_desc(self, data_type: object, shape: object) -> Desc:
-        from ..core.conversion import convert_desc  # here: sessions make tensors only if the caller asks for them
+        from ..core.conversion import convert_desc  # imported late, because few sessions make tensors
         from ..core.graph import check_desc
 
         desc = convert_desc(data_type, shape, self._state.drafts)

@@ -66,7 +66,9 @@ class Batcher(Generic[Item, Result]):
                 await self._collect()
                 count = min(self._batch, len(self._queue))
                 taken = [self._queue.popleft() for _ in range(count)]
-                waiting = [(item, future) for _, item, future in taken if not future.done()]  # others have left
+                waiting = [
+                    (item, future) for _, item, future in taken if not future.done()
+                ]  # callers of the others have left
                 if not waiting:
                     self._free.release()
                     continue

@@ -219,7 +219,7 @@ class ModelServer:
         """
         # A process that was started to ignore a signal, as by `nohup`, ignores it. Shells ignore SIGINT for jobs.
         handled = [n for n in STOPPING if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
-        handled = handled if current_thread() is main_thread() else []  # others cannot handle signals
+        handled = handled if current_thread() is main_thread() else []  # other threads cannot handle signals
         before = {number: signal.signal(number, lambda *_: self.stop()) for number in handled}
         try:
             asyncio.run(self._serve(on_start))

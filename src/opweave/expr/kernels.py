@@ -92,7 +92,7 @@ def _give_up(error: MissingExtraError) -> None:
     _fault = str(error)
     is_compiled.cache_clear()
     has_halide.cache_clear()
-    is_compiled()  # warns
+    is_compiled()  # warns that Halide is missing
 
 
 compiled: Cache[tuple[str, str, tuple[str, ...], bool], ExpressionKernel] = Cache(MAX_KERNELS)

@@ -72,7 +72,7 @@ class HostKernel:
 
     def error_of(self, call: KernelCall, error: Exception) -> OperationError:
         """Return the error to raise for an exception of the function, or of Numba's compiler."""
-        from .excerpts import explain_numba  # which only errors need
+        from .excerpts import explain_numba  # imported late, because only errors need it
 
         explained = explain_numba(self.python, error) if self.is_compiled else ""
         if explained:

@@ -69,7 +69,8 @@ class NamedFunctions:
         if len(self._seen) < FEWEST_SHAPES:
             return None
         if self._traces >= MAX_TRACES:
-            if self._traced:  # else the errors of the traces are noted
+            # If every trace failed, the reasons have been noted already.
+            if self._traced:
                 numbers = ", ".join(_numbers(self._traced[0][1]))
                 reason = f"asks for {numbers}" if numbers else "compares sizes, with other answers each time"
                 self._note(title, f"the function {reason}; {MAX_TRACES} traces with names are the limit")
@@ -104,7 +105,7 @@ class NamedFunctions:
 
 
 def _log(message: str, *values: str) -> None:
-    import logging  # here, since it would be 2 ms of `import opweave`
+    import logging  # imported late, because it would add 2 ms to `import opweave`
 
     logging.getLogger("opweave").info(message, *values)
 

@@ -149,7 +149,7 @@ def is_mapped_or_bytes(held: object) -> bool:
     """Whether the owner of memory is a mapped file, or `bytes`: nobody changes these."""
     if isinstance(held, bytes):
         return True
-    from mmap import mmap  # here: it loads a library that small models do not need
+    from mmap import mmap  # imported late, because it loads a library that small models do not need
 
     return isinstance(held, mmap)
 

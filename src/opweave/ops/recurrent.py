@@ -306,7 +306,7 @@ def _gru_step(
     Names begin with x for the weighted input, h for the weighted hidden state, u for recurrent weights and c for recurrent
     biases; they end with the letters of the gates: update (z) and reset (r), in the order of `layout`, and new (n).
     """
-    f, g = (getattr(b, name) for name in activations)  # of z and r; of n
+    f, g = (getattr(b, name) for name in activations)  # f for the gates z and r, g for n
     h, blocks = hidden_state, (2 * hidden_size, hidden_size)  # the new gate is last in both layouts
     x_zr, x_n = b.split(weighted, blocks, axis=1)
     if reset_after:
@@ -333,7 +333,7 @@ def _lstm_step(
     activations: Sequence[RecurrentNetworkActivation],
 ) -> tuple[Operand, Operand]:
     """The next hidden and cell state; `weighted` is the weighted input of all gates, [batches, 4 * hidden_size]."""
-    f, g, k = (getattr(b, name) for name in activations)  # of i, o and forget; of the cell gate; of the new cell
+    f, g, k = (getattr(b, name) for name in activations)  # f for the gates i, o and f, g for the cell, k for the result
     sums = b.gemm(hidden_state, recurrent_weight, c=weighted, b_transpose=True)
     # Join the gates that have the same activation, because one call of it is faster than three.
     if layout == "iofg":

@@ -101,7 +101,7 @@ def quantize_throughout(
             use_external_data_format=is_large,
             extra_options={"MatMulConstBOnly": True},
         )
-    except Exception as error:  # of many types
+    except Exception as error:  # the tool raises errors of many types
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise OperationError(f"quantize: ONNX Runtime's tool failed to quantise the model: {first}") from error
     result = ModelContents(Model.load(target, limits))
@@ -268,7 +268,8 @@ def _copy_shared_weights(graph: GraphProto, excluded: Collection[str], arrays: d
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     names = {*tensors, *(output for node in graph.node for output in node.output)}
     first, copies = dict[str, tuple[int, int] | None](), dict[tuple[str, tuple[int, int] | None], str]()
-    for node in sorted(graph.node, key=lambda node: node.name not in excluded):  # these keep the name of the matrix
+    # Excluded nodes come first, so that they keep the name of the matrix.
+    for node in sorted(graph.node, key=lambda node: node.name not in excluded):
         if node.op_type not in PRODUCTS:
             continue
         for position, name in enumerate(node.input[:2]):

@@ -41,7 +41,7 @@ class Layout(Pool[Intermediates]):
         self._spaces = list(spaces)
         self._fixed: dict[int, Memory] = {}
         self._own: list[int] = []  # slots of intermediates
-        self._cells: list[int] = []  # those of values without a shape
+        self._cells: list[int] = []  # slots of values without a shape
         # Slots that hold each value, oldest first.
         self._slots: dict[int, list[int]] = {number: [number] for number in range(count)}
         self._targets: dict[int, int] = {}

@@ -175,7 +175,7 @@ def _archive(body: bytes, interface: Interface, max_bytes: int) -> dict[str, np.
                 feed[name] = _typed(_array(data, f"input {name!r}"), arguments[name])
     except MLError:
         raise
-    except Exception as error:  # of zipfile, and of what it decompresses by
+    except Exception as error:  # zipfile and the decompressors raise many types
         raise ValidationError(f"the body is not an .npz file: {short_repr(str(error))}") from None
     require_names("inputs", feed, arguments)
     return feed

@@ -70,8 +70,8 @@ class Connection:
         self._budget = ServerBudget(limits.memory)
         self._places: dict[int, _OpenContext] = {}
         self._ended: set[int] = set()
-        self._lock = Lock()  # of the two above
-        self._past = Counts()  # of contexts that have ended
+        self._lock = Lock()  # guards the two attributes above
+        self._past = Counts()  # counts of contexts that have ended
         self._has_failed = False
         self._failing = Lock()  # held while the error is sent to the client
 

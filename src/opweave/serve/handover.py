@@ -17,7 +17,7 @@ class _Offer:
     def __init__(self, payload: np.ndarray, origin: str | None) -> None:
         self.payload, self.origin = payload, origin
         self.key = secrets.token_urlsafe(32)
-        self.stream: Stream | None = None  # of the request that fetches it
+        self.stream: Stream | None = None  # the stream of the request that fetches the payload
         self.is_answered = self.is_over = False
 
 

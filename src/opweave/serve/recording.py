@@ -65,7 +65,7 @@ class Recording:
         self._written = 0
         self.texts: list[str] = []
         self._known: dict[bytes, str] = {}
-        self._lock = Lock()  # of the four above
+        self._lock = Lock()  # guards the four attributes above
 
     def add(self, graph: MLGraph, origin: str | None) -> None:
         """Write a graph; `origin` is None for a program. Errors are logged and do not reach the client."""

@@ -274,7 +274,7 @@ def _make_secret(path: Path) -> None:
             os.replace(temporary, path)
         else:
             with suppress(FileExistsError):
-                os.link(temporary, path)  # which never replaces a key that others use already
+                os.link(temporary, path)  # unlike a move, never replaces a key that other processes use already
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)

@@ -78,7 +78,7 @@ def synonym(name: str, names: Sequence[str]) -> str:
 
 def similar(name: str, names: Sequence[str]) -> str:
     """The name that `name` may be a misspelling of; empty if there is none."""
-    from difflib import get_close_matches  # which most programs never need
+    from difflib import get_close_matches  # imported late, because most programs never need it
 
     snake = snake_case(name)
     longer = [other for other in names if "_" in snake and other.startswith(snake)]  # batch_norm of PyTorch

@@ -36,7 +36,7 @@ class _Logged:
         self._log("%s took %.1f s", self._work, perf_counter() - self._begin)
 
     def _log(self, message: str, *values: object) -> None:
-        import logging  # here, since it would be 2 ms of `import opweave`
+        import logging  # imported late, because it would add 2 ms to `import opweave`
 
         logging.getLogger("opweave").info(message, *values)
 

@@ -145,7 +145,7 @@ class _Initialiser:
 
     def _compiled(self) -> Any:
         init = self.owner.__dict__["__init__"]
-        if init is self:  # else another thread has compiled it
+        if init is self:  # otherwise another thread has compiled it
             init = self.owner.__init__ = _compile_init(self.owner, self._fields, self._protects, self._kw_only)
         return init
 

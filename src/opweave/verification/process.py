@@ -224,7 +224,8 @@ class Child:
         last = answers[-1] if answers else "it could not begin"
         if not isinstance(last, Begun):
             return cast("Measurement | str", last)
-        if process.returncode == -signal.SIGKILL and not self._is_hung:  # as the system does when memory runs out
+        # The system kills a process when memory runs out.
+        if process.returncode == -signal.SIGKILL and not self._is_hung:
             return "the process that verifies it was ended"
         # An engine that passed its trial has failed after all.
         how = f"hung: it was not measured after {duration(CHILD_SECONDS)}" if self._is_hung else ""

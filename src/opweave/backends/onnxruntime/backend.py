@@ -69,7 +69,7 @@ class OnnxRuntime(Backend):
         return backend
 
     def _on(self, plugin: Plugin) -> OnnxRuntime:
-        backend = copy(self)  # shares the rules
+        backend = copy(self)  # a shallow copy: back ends share their rules
         backend.plugin, backend.variants = plugin, {}
         backend.gains_from_loops = backend.takes_names = backend.expands_filters = False
         backend.computes = frozenset(ANY)
@@ -80,7 +80,7 @@ class OnnxRuntime(Backend):
     def without_arena(self) -> OnnxRuntime:
         if self.plugin is not None or not self.has_arena:
             return self
-        variant = copy(self)  # with the same rules
+        variant = copy(self)  # a shallow copy: variants share the rules
         variant.has_arena = False
         if isinstance(self.without_rivals, OnnxRuntime):
             variant.without_rivals = self.without_rivals.without_arena()

@@ -200,9 +200,8 @@ class Owners:
         anchors = {kernel.name: self._anchor(kernel.name) for kernel in kernels}
         homes = {anchor.name: kernel for kernel, anchor in anchors.items() if anchor is not None}
         values = {name for kernel in kernels for name in kernel.outputs}
-        self._nodes = {  # names of nodes, by name of the kernel
-            kernel.name: self._between(kernel, anchors[kernel.name], values, homes) for kernel in kernels
-        }
+        # Names of nodes by the name of the kernel that computes them.
+        self._nodes = {kernel.name: self._between(kernel, anchors[kernel.name], values, homes) for kernel in kernels}
         self._add_fused(nodes)
 
     def __call__(self, name: str) -> str:

@@ -254,7 +254,7 @@ class _NarrowModel:
             ends = self._constant(f"{self._mark}/ends of {rank}, {count}", _ends(rank, count))
             return emit("Pad", x, ends)
 
-        if missing := blocks * size - matrix.width:  # of the last block
+        if missing := blocks * size - matrix.width:  # the columns that the last block lacks
             x = pad(x, rank, missing)
         return reshape(pad(reshape(x, blocks, size), rank + 1, whole - size), blocks * whole)
 

@@ -161,7 +161,7 @@ def _register(module: str) -> str:
         # Some plug-ins name their provider after the registration.
         onnxruntime.register_execution_provider_library(names[0] if len(names) == 1 else module, library)
     except Exception as error:  # an error in a third-party package must not break the CPU
-        if "already registered" in str(error):  # by the program
+        if "already registered" in str(error):  # the program has registered the library itself
             return ""
         return " ".join(f"{type(error).__name__}: {error}".split())
     return ""

@@ -28,7 +28,7 @@ def to_engine(array: np.ndarray) -> Any:
     if is_plain(array):
         return engine.OrtValue.ortvalue_from_numpy(array, CPU)
     info = INFO[array.dtype.name]
-    if info.is_numpys:  # with a byte order that is written out
+    if info.is_numpys:  # the text states the byte order
         return engine.OrtValue.ortvalue_from_numpy(array.view(info.name), CPU)
     if info.bits >= 8:
         stored = array.view(np.uint16 if info.bits == 16 else np.uint8)

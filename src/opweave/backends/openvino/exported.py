@@ -51,7 +51,7 @@ def imported(key: str) -> tuple[Any, list[How], Mapping[str, Any], np.ndarray] |
     content = np.frombuffer(data, np.uint8, offset=HEADER_BYTES + length)
     try:
         compiled = _import(content, header["options"])
-    except RuntimeError:  # of another build of the engine with the same version
+    except RuntimeError:  # another build of the engine with the same version has exported it
         return None
     return compiled, header["done"], header["options"], content
 

@@ -92,7 +92,7 @@ class FallbackNode:
         proto.graph.initializer.extend(numpy_helper.from_array(a, name) for name, a in self.constants.items())
         try:
             return ReferenceEvaluator(proto)
-        except Exception:  # its errors are of many types, as are those of NumPy below
+        except Exception:  # errors of the engine, and of NumPy below, are of many types
             return None
 
     def evaluate(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

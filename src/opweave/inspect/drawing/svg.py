@@ -123,7 +123,7 @@ class _SvgWriter:
         self._rows()
 
     def _rows(self) -> None:
-        heights: dict[int, dict[int, float]] = {}  # of each layer of each lane
+        heights: dict[int, dict[int, float]] = {}  # lane -> layer -> height
         for layer, shape in zip(self.placed.layer, self.shapes, strict=True):
             layers = heights.setdefault(shape.box.lane, {})
             layers[layer] = max(layers.get(layer, 0.0), shape.height)

@@ -75,7 +75,7 @@ def convert_loop(tracer: Tracer, node: NodeProto) -> list[TracedNode]:
             if tracer.is_expanding:  # a definition such as that of Range takes longer than the engine's kernel
                 raise
     if has_elements and count:
-        _constant_of(tracer, count, "its number of iterations", TensorProto.INT64)  # raises
+        _constant_of(tracer, count, "its number of iterations", TensorProto.INT64)  # raises: the count is no constant
     try:
         if length is None and not count and body.output and _passes_condition(body):
             check_ends(tracer, node)

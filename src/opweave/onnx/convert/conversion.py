@@ -172,7 +172,7 @@ def keywords_of(converter: Converter, node: NodeProto, types: list[int], model: 
             "types": types,
         }
         if node.op_type == "QLinearSoftmax" and isinstance(keywords.get("opset"), int):
-            extras["opset"] = keywords["opset"]  # of the Softmax that it was
+            extras["opset"] = keywords["opset"]  # the attribute: the operator set of the Softmax that was quantised
         keywords |= {name: extras[name] for name in converter.extras}
     return keywords
 

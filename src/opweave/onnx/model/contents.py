@@ -38,7 +38,7 @@ class Contents:
     @classmethod
     def map(cls, path: str | Path) -> Contents:
         """Map a file."""
-        import mmap  # here: it loads a library that small models do not need
+        import mmap  # imported late, because it loads a library that small models do not need
 
         with _open_regular(path) as file:
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

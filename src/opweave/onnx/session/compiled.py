@@ -61,7 +61,7 @@ class CompiledModel(ModelProgram):
     ) -> None:
         self.context, self.trace = context, trace
         self._backend = backend or context.backend
-        self.sizes: Mapping[str, int] = {}  # of the names that it was compiled with
+        self.sizes: Mapping[str, int] = {}  # the sizes for which it was compiled, by name
         self.choice = ""
         self.untried: Mapping[str, str] = {}
         self._check_types(model)
@@ -81,7 +81,7 @@ class CompiledModel(ModelProgram):
         # Only names of the graph's inputs: an abandoned expansion leaves further names for the same operands.
         names = (info.name for info in model.proto.graph.input)
         inputs = {self._operands[name]: name for name in names if name in self._operands}
-        self.placements: list[list[Placement]] = []  # of the operations of each section
+        self.placements: list[list[Placement]] = []  # for each section, those of its operations
         parts: list[CompiledSegment] = []
         with abandon_on_errors(parts):
             for section in self.sections:

@@ -146,7 +146,8 @@ class ShapeCache:
         self._last_used: dict[Key, int] = {}
         self._ways: dict[str, Backend] | None = None
         self.verdicts = find_measured(self.digest, context.backend, lambda: self.ways)
-        if self._why_none is not NEVER or self._why_all:  # else nothing is compiled, whatever was measured
+        # Measurements do not matter to a session that never compiles.
+        if self._why_none is not NEVER or self._why_all:
             self.tuned = {text: verdict for text, verdict in self.verdicts.items() if verdict.chosen}
         self._may_have_names = context.backend.takes_names or context.backend.may_take_names
         self._numbers_needed: set[str] = set()  # names that programs have numbers for
@@ -178,7 +179,7 @@ class ShapeCache:
         """Whether calls with shapes, as text, must run a compiled model, and why; the empty text: shapes not tuned."""
         tuned = self.tuned.get(text)
         if tuned is not None and tuned.chosen != UNCOMPILED:
-            is_free = self._why_all in (None, ALWAYS)  # else `specialise` changes nothing
+            is_free = self._why_all in (None, ALWAYS)  # if not, `specialise` changes nothing
             return True, reason_of_measurement(tuned, LEAVE if is_free else self._way_back())
         if self._why_all is not None:
             return True, self._why_all

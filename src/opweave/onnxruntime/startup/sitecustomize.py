@@ -26,7 +26,8 @@ class ReplacingFinder:
         others = (finder for finder in sys.meta_path if finder is not self)
         specs = (finder.find_spec(name, path, target) for finder in others)
         spec = next((spec for spec in specs if spec is not None), None)
-        if spec is not None and spec.has_location:  # else it is a folder of this name without a module
+        # Without a location, the spec is that of a folder with this name, which is no module.
+        if spec is not None and spec.has_location:
             self._start_after(spec.loader)
         return spec
 

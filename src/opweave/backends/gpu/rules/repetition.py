@@ -128,7 +128,7 @@ def _names_needed(recurrence: Recurrence, operands: Sequence[Input], features: F
         return needed, for_this_run
     try:
         _run(recurrence, operands, Stages(features))
-    except NotSupportedError:  # with numbers, the decomposition may run
+    except NotSupportedError:  # the decomposition may run once sizes are numbers
         return variables_in(tuple(extents)), set()
     except _TooManyStepsError:
         return set(), variables_in((length,))

@@ -49,7 +49,7 @@ def _(
         return ctx.emit("pad", input, before, after, {"reflection": "reflect"}.get(mode, mode))
     numbers = np.array([value], input.data_type)
     if numbers.itemsize >= 4 and numbers.dtype.kind != "f":
-        numbers = numbers.view("int32")  # as they are carried
+        numbers = numbers.view("int32")  # graphs of this engine carry uint32 as int32
     first, *others = numbers.tolist()
     if numbers.dtype.kind == "f" or (abs(first) <= _HIGHEST_EXACT and others in ([], [first])):
         fill = ctx.constant(first, numbers.dtype.name)

@@ -213,7 +213,8 @@ def _(
 ) -> tuple[MLOperand, ...]:
     unsupported_if(outputs > 3 or output_qk, "it outputs scores")
     _check_beams(beam_width, cache_indirection)
-    if key is not None and value is not None and len(shape_of(key)) == 4:  # of another sequence
+    # Keys and values of 4 axes belong to another sequence: this is cross-attention.
+    if key is not None and value is not None and len(shape_of(key)) == 4:
         k, v = operand(b, key), operand(b, value)
         if bias is not None:
             query = b.add(query, b.slice(operand(b, bias), [0], [query.shape[2]]))
@@ -326,7 +327,7 @@ def _(
     cumulative_sequence_length: Tensor,
     attention_bias: Tensor | None = None,
     *,
-    mask_filter_value: float = -10000.0,  # of padding, whose keys no query sees
+    mask_filter_value: float = -10000.0,  # not read: no query sees the keys of padding
     num_heads: int,
     scale: float = 0.0,
 ) -> MLOperand:

@@ -378,7 +378,7 @@ def _(
     y_zero_point: Tensor | None = None,
     *,
     axis: int = -1,
-    opset: int = 13,  # of the Softmax that it was
+    opset: int = 13,  # the operator set of the Softmax that was quantised
 ) -> MLOperand:
     shape = shape_of(X)
     axis = normalize_axis(axis, len(shape))
