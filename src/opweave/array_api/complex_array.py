@@ -212,7 +212,7 @@ class ComplexArray:
 
     @property
     def mT(self) -> ComplexArray:  # noqa: N802  (the standard's name)
-        """Transpose of each matrix: the last two axes exchanged."""
+        """Transpose of each matrix: the last two axes swapped."""
         return ComplexArray(self.real.mT, self.imag.mT)
 
     def __copy__(self) -> ComplexArray:

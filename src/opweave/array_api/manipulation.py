@@ -166,7 +166,7 @@ def moveaxis(x: Array, source: int | Sequence[int], destination: int | Sequence[
 
 
 def matrix_transpose(x: Array, /) -> Array:
-    """Transpose each matrix: exchange the last two axes.
+    """Transpose each matrix: swap the last two axes.
 
     Returns: An array [..., columns, rows], in the data type of `x`.
 

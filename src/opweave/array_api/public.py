@@ -1,4 +1,4 @@
-"""Public functions of the standard: their results are new arrays, and complex numbers have functions of their own."""
+"""Public functions of the standard: their results are new arrays, and complex numbers have separate functions."""
 
 from __future__ import annotations
 

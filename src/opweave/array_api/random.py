@@ -234,7 +234,7 @@ class Generator:
 
         Args:
             x: an array of any data type, or the number of integers.
-            axis: the axis whose positions are exchanged.
+            axis: the axis along which the parts are reordered.
 
         Returns: An array of the shape and data type of `x`; of the data type int32 for a number.
 

@@ -73,7 +73,7 @@ class Runner(ABC):
         """Bind the graph to memory that is read and written in place, and return a function that runs the graph once.
 
         The function works synchronously on the host, with the GIL released where possible. If it has a method
-        `read(position, memory)`, the method exchanges the memory of an input that no kernel updates.
+        `read(position, memory)`, the method replaces the memory of an input that no kernel updates.
 
         Args:
             inputs: memory of the graph's inputs, in the graph's order; on the host C-contiguous, aligned arrays.

@@ -24,7 +24,7 @@ CHUNK = 512
 """The largest number of tokens of a prompt that the network reads at once."""
 
 SHORT = 64
-"""Tokens of a short prompt, for which GPUs with tensor cores have kernels of their own."""
+"""Tokens of a short prompt, for which GPUs with tensor cores have special kernels."""
 
 MAX_SCORES = 2**22
 """The largest number of scores of a layer in a pass on the host, whose engines store them: 16 MB in float32."""

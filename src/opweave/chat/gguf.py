@@ -69,7 +69,7 @@ class Blocks:
         upper: the upper bits of the numbers, `upper_bits` of each, uint8 [rows, blocks, block size * upper_bits / 8].
         upper_bits: 0 without `upper`.
         scale_unit: multiplied with the scales of adjacent blocks, float32 [rows, units].
-        minimum_unit: multiplied with the minima likewise.
+        minimum_unit: multiplied with the minima of adjacent blocks, float32 [rows, units].
     """
 
     bits: int

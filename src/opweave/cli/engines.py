@@ -316,7 +316,7 @@ def _serve(connection: Any, engine: EngineRow, job: Job) -> None:
         connection.send({**first, "choices": choices(), "memory": resident(os.getpid()) - before})
         while True:
             seconds = connection.recv()
-            run(job.feeds[-1])  # caches are cold after the turns of others
+            run(job.feeds[-1])  # caches are cold after the turns of other engines
             times: list[float] = []
             start = perf_counter()
             while not times or perf_counter() - start < seconds:

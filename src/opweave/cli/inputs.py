@@ -297,7 +297,7 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     odd = [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]
     require(not odd, f"an .npz file holds arrays; {odd} are sequences or maps")
     written = {name: _fixed_texts(name, a) if a.dtype.kind == "O" else a for name, a in arrays.items()}
-    # `savez` has parameters of its own, which a name of an output may equal: write the entries one by one.
+    # An output may have the name of a parameter of `savez`: write the entries one by one.
     with atomic_writer(path) as file, ZipFile(file, "w") as archive:
         for name, array in written.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:

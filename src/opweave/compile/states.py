@@ -7,4 +7,4 @@ YET = "not verified yet"
 
 
 SWITCHED_OFF = "not verified: switched off"
-"""Likewise with `OPWEAVE_VERIFY=0` or `verify=False`; `tune` still compares and measures engines."""
+"""State of a rival with `OPWEAVE_VERIFY=0` or `verify=False`; `tune` still compares and measures engines."""

@@ -24,7 +24,7 @@ MIN_GAIN = 1.5
 """Smaller gains do not pay for compiling an expression, and for fusions that the engine would have done."""
 
 MIN_GAIN_OF_PRODUCTS = 1.2
-"""Likewise for matrix products: the loop includes the epilogue that the engine would have fused, such as an activation."""
+"""The same for matrix products, whose loop includes the epilogue that the engine would have fused, such as an activation."""
 
 PATH = Path(__file__).with_name("winners.txt")
 

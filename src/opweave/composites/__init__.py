@@ -324,7 +324,7 @@ def _names() -> list[str]:
 
 
 def is_composite(op: Op[..., Any], *names: str) -> bool:
-    """Whether an operation is one of the composites of these names; the modules of others are not imported for the question.
+    """Whether an operation is one of the composites of these names; other composites are not imported.
 
     >>> from opweave import composites, ops
     >>> is_composite(composites.max_pool, "max_pool"), is_composite(ops.matmul, "max_pool", "swiglu")

@@ -1,7 +1,7 @@
 """Control flow in a graph: `loop` repeats a body, `branch` computes one of two.
 
 These are no composites for users: ONNX's Loop, Scan and If become them, as do other loops that packages convert. A body is a
-graph (`core.bodies`), which is compiled once. An engine that has such operators gets the body as a part of its own model;
+graph (`core.bodies`), which is compiled once. An engine that has such operators gets the body as a part of its model;
 elsewhere the runtime repeats the compiled body (`run.repeated`).
 """
 

@@ -182,7 +182,7 @@ def _rotate(b: Operations, x: Operand, angles: np.ndarray) -> Operand:
 
 def _multiply(b: Operations, x: Operand, factors: np.ndarray) -> Operand:
     """Multiply complex numbers [rows, *factors, 2] by constant complex factors."""
-    # x * c + swapped(x) * d, where swapped exchanges real and imaginary parts.
+    # x * c + swapped(x) * d, where `swapped` swaps real and imaginary parts.
     equal = np.stack([factors.real] * 2, -1)
     crossed = np.stack([-factors.imag, factors.imag], -1)
     swapped = b.reverse(x, axes=[x.rank - 1])

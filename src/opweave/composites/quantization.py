@@ -137,11 +137,11 @@ def matmul_n_bits(
         bias: added to the product [columns].
         minimum: instead of a zero point, the value of the number 0 in each block: `weight * scale + minimum`, in the shape of
             `scale` and the data type of `input`; int8 or uint8 if there is a `minimum_unit`. GGUF's Q4_1 has minima.
-        upper: uint8, the upper bits of the numbers, of which `weight` then has the lower ones; packed likewise
+        upper: uint8, the upper bits of the numbers, of which `weight` then has the lower ones; packed like `weight`
             [columns, blocks, block_size * upper_bits / 8]. Numbers of 3, 5 and 6 bits waste no memory (GGUF's Q6_K).
         scale_unit: multiplied with the scales [columns, units], in the rows of `scale`; adjacent blocks share a unit, so
             `units` divides `blocks`. GGUF's Q4_K and its like have such units.
-        minimum_unit: multiplied with the minima likewise.
+        minimum_unit: multiplied with the minima, like `scale_unit` with the scales.
         bits: the bits of the numbers in `weight`: 2, 4 or 8.
         block_size: the count of numbers of a column that share a scale; a multiple of 8 with `upper`.
         accuracy: "float32"; or the faster "int8", which allows the engine to quantise blocks of `input` to 8 bits, too.
@@ -205,7 +205,7 @@ def gather_n_bits(
             int8 or uint8 if there is a `minimum_unit`.
         upper: uint8, the upper bits of the numbers, as in `matmul_n_bits` [rows, blocks, block_size * upper_bits / 8].
         scale_unit: float32 or float16, multiplied with the scales of adjacent blocks [rows, units], as in `matmul_n_bits`.
-        minimum_unit: float32 or float16, multiplied with the minima likewise.
+        minimum_unit: float32 or float16, multiplied with the minima, like `scale_unit` with the scales.
         width: the count of numbers of a row.
         bits: the bits of the numbers in `weight`: 2, 4 or 8.
         block_size: the count of numbers of a row that share a scale; a multiple of 8 with `upper`.

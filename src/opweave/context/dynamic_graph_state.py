@@ -44,7 +44,7 @@ MAX_TAILORED = 8
 FAR = 2
 """A program is compiled for sizes that differ by more than this factor from the sizes that the kernels were chosen for. By the
 cost models, nine of ten products of half or twice the size take at most 1.2 times (float32) and 1.35 times (TF32) as long as
-with tiles of their own, and 1.4 times and 1.75 times with a factor of 4."""
+with the best tiles, and 1.4 times and 1.75 times with a factor of 4."""
 
 MAX_LISTED = 4
 """Maximum number of combinations of sizes that a message lists."""
@@ -187,14 +187,14 @@ class DynamicGraphState(GraphState):
         return self._find(key) or self._compile_for(subject, key)
 
     def _find(self, key: tuple[Shape, ...]) -> GraphState | None:
-        """The state for these shapes, which is the last used one then; None if it is new."""
+        """The state for these shapes, which counts as the last used one from now on; None if there is none yet."""
         version = self.versions.get(key)
         if version is not None:
             self._latest = key, version
         return version
 
     def version_for(self, subject: str, input_shapes: Mapping[str, Sequence[int]] | None) -> GraphState:
-        """The state of the static graph for these shapes, compiled if it is new; None for those of the last run."""
+        """The state of the static graph for these shapes, compiled if it is new; None stands for those of the last run."""
         self.check_not_destroyed()
         if input_shapes is None:
             return self._last(subject)
@@ -202,7 +202,7 @@ class DynamicGraphState(GraphState):
         return self._find(key) or self._compile_for(subject, key)
 
     def static_graph(self, subject: str, input_shapes: Mapping[str, Sequence[int]] | None) -> Graph:
-        """The static graph for these shapes, not compiled; None for those of the last run."""
+        """The static graph for these shapes, not compiled; None stands for those of the last run."""
         self.check_not_destroyed()
         if input_shapes is None:
             return self._last(subject).static_graph(subject, None)

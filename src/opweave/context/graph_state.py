@@ -185,13 +185,13 @@ class GraphState:
         return self
 
     def version_for(self, subject: str, input_shapes: Mapping[str, Sequence[int]] | None) -> GraphState:
-        """The state of the static graph for these shapes; None for those of the last run."""
+        """The state of the static graph for these shapes; None stands for those of the last run."""
         self.check_alive()
         self.static_graph(subject, input_shapes)
         return self
 
     def static_graph(self, subject: str, input_shapes: Mapping[str, Sequence[int]] | None) -> Graph:
-        """The static graph for these shapes, not compiled; None for those of the last run."""
+        """The static graph for these shapes, not compiled; None stands for those of the last run."""
         self.check_not_destroyed()
         if input_shapes is not None:
             from ..core.specialise import sizes_of

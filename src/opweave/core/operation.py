@@ -117,7 +117,7 @@ class Op(Generic[P, R]):
         kernels: the user's kernels, by name of the device.
         updates: the operand whose memory a result may use, by index of the result.
         is_of_host: whether the host computes it on all devices by its nature, so that this is no fallback.
-        bodies: the attributes that are a `Body`, which is compiled as a program of its own.
+        bodies: the attributes that are a `Body`, which is compiled as a separate program.
         is_draft: whether only drafts of the specification have the operation; contexts need `drafts=True` for it.
     """
 

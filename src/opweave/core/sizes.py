@@ -43,7 +43,7 @@ MAX_COMPILED_DEPTH = 50
 """Maximum depth of calls in formulas that are compiled. A call takes two parentheses; CPython's parser refuses 200 of them."""
 
 MAX_TERMS = 1000
-"""Maximum number of terms of a formula. Products grow exponentially, and graphs may be those of strangers."""
+"""Maximum number of terms of a formula. Products grow exponentially, and a graph may come from an untrusted file."""
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The scope of comparisons

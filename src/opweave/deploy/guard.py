@@ -1,4 +1,4 @@
-"""Refuse requests that come from web pages of others, and end connections while the server stops."""
+"""Refuse requests that come from other sites' web pages, and end connections while the server stops."""
 
 from __future__ import annotations
 

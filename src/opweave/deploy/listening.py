@@ -17,7 +17,7 @@ MAX_HEAD_BYTES = 1 << 16
 """Maximum bytes of the first line and the headers of a request. llhttp, the parser, has no limit."""
 
 HEAD_SECONDS = 30
-"""Seconds in which a client must send them."""
+"""Seconds in which a client must send the first line and the headers."""
 
 BODY_SECONDS = 30
 """Seconds in which a client must send `MIN_BODY_BYTES` of a body, or the rest of it."""
@@ -127,7 +127,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._body_bytes = MIN_BODY_BYTES
 
     def on_body(self, body: bytes) -> None:
-        """Pass on a part of the body, which has limits of its own."""
+        """Pass on a part of the body, whose size is limited elsewhere."""
         self._uncounted = 0
         self._body_bytes += len(body)
         super().on_body(body)
@@ -139,7 +139,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def _start_clock(self, seconds: float) -> None:
-        """Give the client this time. A timer that ends before continues with the rest of the time."""
+        """Give the client this time. A timer that is due earlier stays, and is started again for the remaining time."""
         self._deadline = self.loop.time() + seconds
         if self._timer is None or self._timer.when() > self._deadline:
             self._stop_timer()

@@ -21,7 +21,7 @@ from .linear import Linear, combine, magnitude_of
 from .ranges import Range, bounds, greatest, is_inside, least
 
 _REFLECTED = {"greater": "lesser", "lesser_or_equal": "greater_or_equal"}
-"""Comparisons -> the same with exchanged operands: a > b is b < a."""
+"""Comparisons -> the same with swapped operands: a > b is b < a."""
 _ORDERINGS = frozenset({*_REFLECTED, *_REFLECTED.values()})
 _COMPARISONS = _ORDERINGS | {"equal", "not_equal"}
 

@@ -43,7 +43,7 @@ def copy_of(array: Array) -> Array:
 
 
 def is_assignable(array: Array) -> bool:
-    """Whether an array has values of its own: it shares the memory of no NumPy array or tensor."""
+    """Whether an array owns its values: it shares no memory with a NumPy array or tensor."""
     return type(array) in _ASSIGNED
 
 

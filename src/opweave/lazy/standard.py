@@ -111,7 +111,7 @@ class StandardArray(Operators):
 
     @property
     def mT(self) -> Array:  # noqa: N802  (the standard's name)
-        """Transpose of each matrix: the last two axes exchanged."""
+        """Transpose of each matrix: the last two axes swapped."""
         return _function("matrix_transpose")(self)
 
     def __pos__(self) -> Any:

@@ -86,7 +86,7 @@ class _Submodules:
         return ModuleSpec(name, self) if find_spec(_original(name)) else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Let the import system make an empty module, which `exec_module` exchanges."""
+        """Let the import system make an empty module, which `exec_module` replaces."""
 
     def exec_module(self, module: Any) -> None:
         """Put ONNX Runtime's module into the place of `module`."""

@@ -96,8 +96,8 @@ def range(self: Builder, start: Operand, limit: Operand, delta: Operand, *, labe
     Args:
         start: the first value: a scalar of int32, uint32, int64, uint64, int8 or uint8, which is computed from shapes
             and constants.
-        limit: the end, which is excluded: a scalar of the data type of `start`, computed likewise.
-        delta: the step, positive or negative: a scalar of the data type of `start`, computed likewise.
+        limit: the end, which is excluded: a scalar of the data type of `start`, computed in the same way.
+        delta: the step, positive or negative: a scalar of the data type of `start`, computed in the same way.
 
     Returns: An operand of the data type of `start`, [ceil((limit - start) / delta)].
     Raises: `delta` is 0, or an operand is computed from data.
@@ -300,7 +300,7 @@ def slice_dynamic(
         starts: int32, uint32, int64, uint64, int8 or uint8 [rank]: the first element of the window in each
             dimension, which is computed from shapes and constants.
         sizes: int32, uint32, int64, uint64, int8 or uint8 [rank]: the size of the window in each dimension, before
-            the stride is applied, computed likewise.
+            the stride is applied, computed in the same way.
         strides: the step through the window in each dimension, from 1; default: all 1.
 
     Returns: An operand of the data type of `input`, of ceil(size / stride) elements in each dimension.
@@ -346,7 +346,7 @@ def pad_dynamic(
         beginning_padding: int32, uint32, int64, uint64, int8 or uint8 [rank]: number of elements to add at the
             beginning of each dimension, which is computed from shapes and constants.
         ending_padding: int32, uint32, int64, uint64, int8 or uint8 [rank]: number of elements to add at the end of
-            each dimension, computed likewise.
+            each dimension, computed in the same way.
         mode: what to add: "constant" adds `value`, "edge" repeats the first and last element of the dimension,
             "reflection" mirrors the elements next to the first and last.
         value: the added elements in mode "constant", rounded and clamped to the data type of `input`.

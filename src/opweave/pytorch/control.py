@@ -171,7 +171,7 @@ def _unroll_while(frame: Frame, condition: Any, body: Any, initial: Any, more: A
 
 
 class _Inside:
-    """Converts parts of a program in a builder of their own; the parts read their inputs alone."""
+    """Converts parts of a program in a separate builder; the parts read nothing but their inputs."""
 
     def __init__(self, frame: Frame) -> None:
         own = frame.owner

@@ -46,7 +46,7 @@ class ProgramOutput:
     Attributes:
         name: the output of the graph; empty for others.
         position: of an argument that is returned, its position among the flattened arguments; else None.
-        value: the value of others: a number, a size, or a tensor that is always the same.
+        value: the value of any other result: a number, a size, or a tensor that is always the same.
         dtype: PyTorch's data type.
         is_shared: whether the tensor in `value` is a parameter or a buffer; otherwise each call returns a copy.
         view: the node of a view, which `ConvertedProgram.results_of` makes from `sources`; else None.

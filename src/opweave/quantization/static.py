@@ -41,7 +41,7 @@ AROUND_CONVOLUTIONS = (
 Transformers add and normalise tensors with outliers: there, only the products with weights are quantised."""
 
 LARGE_BYTES = 1_000_000_000
-"""Models of more bytes are exchanged with ONNX Runtime's tool as two files."""
+"""Models of more bytes are passed to ONNX Runtime's tool, and back, as two files."""
 
 TOOL_METADATA = ("onnx.infer", "onnx.quant.pre_process")
 """Metadata by which ONNX Runtime's tools mark their files."""

@@ -81,7 +81,7 @@ def narrow_weights(
     """
     layers, kept = list[NarrowedLayer](), list[KeptWeights]()
     inner = list(contents.inner_graphs())
-    for part in reversed(inner):  # graphs inside of others first, since the nodes around them are copied
+    for part in reversed(inner):  # inner graphs first, since the nodes around them are copied
         part.take_constants()
         _narrow_graph(part, width, block_size, exclude, operators, layers, kept)
     _narrow_graph(contents, width, block_size, exclude, operators, layers, kept)

@@ -1,7 +1,7 @@
 """A profile as a timeline in Chrome's trace event format, which https://ui.perfetto.dev shows.
 
-Times are the medians of a profile, one after the other. Kernels are measured in other runs than steps, so they have a process
-of their own.
+Times are the medians of a profile, one after the other. Kernels are measured in other runs than steps, so they are a separate
+process in the trace.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ https://github.com/huggingface/safetensors#format: the length of a header in JSO
 without gaps. Any reader of safetensors can read the weights. Sections begin at multiples of 64 bytes, so that engines use the
 mapped memory as it is; sections of padding are between them.
 
-Files may be those of strangers: lengths, offsets and types are checked before a section is used, and nothing is unpickled.
+Files may be untrusted: lengths, offsets and types are checked before a section is used, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Container:
 
 
 def read_json(text: bytes) -> Any:
-    """Read JSON of strangers; `ValueError` if it is invalid, too deep, or has a name twice."""
+    """Read untrusted JSON; `ValueError` if it is invalid, too deep, or has a name twice."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         entries = dict(pairs)

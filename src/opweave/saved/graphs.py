@@ -33,7 +33,7 @@ SMALL = "opweave.small"
 """The section of all small constants, one behind the other."""
 
 SMALL_BYTES = 4096
-"""The largest constant in that section: sections of their own take 200 bytes of header and padding."""
+"""The largest constant in that section: a separate section takes 200 bytes of header and padding."""
 
 CONSTANT = "constant."
 
@@ -160,7 +160,7 @@ class GraphReader:
         container: the file.
         operations: the names of the operations.
         constants: data type, shape and place of each constant.
-        may_import: whether modules of others are imported for their operations.
+        may_import: whether third-party modules are imported for their operations.
         max_byte_length: the largest tensor, in bytes.
     """
 

@@ -1,7 +1,7 @@
 """Names of operations in files.
 
-Operations of WebNN are `webnn:NAME`; others are named by their module. A file of strangers must not make a module run: modules
-of others have to be there already, unless the file is trusted.
+Operations of WebNN are `webnn:NAME`; others are named by their module. An untrusted file must not import a third-party module:
+unless the file is trusted, the module must have been imported before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..support.names import short_repr
 PACKAGE = __name__.partition(".")[0]
 
 ROOMS = ("ops", "composites")
-"""Rooms whose modules declare operations. They are imported for files of strangers, too."""
+"""Rooms whose modules declare operations. They are imported for untrusted files, too."""
 
 STANDARD = "webnn"
 

@@ -259,11 +259,11 @@ class Server:
         """Make room for a new client, if needed by disconnecting the oldest untrusted one; False if all are trusted."""
         if len(self._clients) < MAX_CLIENTS:
             return True
-        stranger = next((stream for stream in self._clients if not stream.is_trusted), None)
-        if stranger is None:
+        untrusted = next((stream for stream in self._clients if not stream.is_trusted), None)
+        if untrusted is None:
             return False
-        del self._clients[stranger]
-        stranger.stop()
+        del self._clients[untrusted]
+        untrusted.stop()
         return True
 
     def _serve(self, stream: Stream) -> None:

@@ -393,7 +393,7 @@ def _read(path: Path, key: str, is_use: bool) -> bytes | None:
 
 
 def _open(path: str, flags: int) -> int:
-    """Open a file, but neither follow a link to a file of others, nor wait for the writer of a pipe."""
+    """Open a file, but neither follow a link to another user's file, nor wait for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 

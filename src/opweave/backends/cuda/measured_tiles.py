@@ -89,7 +89,7 @@ def copies_of(driver: Driver, arrays: Mapping[Buffer, np.ndarray]) -> dict[Buffe
 
 
 def microseconds_of(driver: Driver, launches: Sequence[DriverLaunch], repeat: int = REPEAT) -> float:
-    """Likewise for kernels that are bound to memory."""
+    """Like `microseconds`, for kernels that are bound to memory."""
     return _least(driver, [*launches] * TIMES, repeat) / TIMES
 
 

@@ -394,7 +394,7 @@ class _CopiedLayer:
             if (sources := self._copies.kernels.computed.get(place)) is not None:
                 if all(self.place(source) is source for source in sources):
                     return place
-                raise UnlikeError("a constant that is computed of others")
+                raise UnlikeError("a constant that is computed from other constants")
             return self._constant(place, place.value)
         if place not in self._own:
             raise UnlikeError("an array of an earlier layer")

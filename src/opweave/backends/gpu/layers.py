@@ -98,7 +98,7 @@ def _run_from(
     sources: dict[Operand, Operand] = {}
 
     def corresponds(operand: Operand, before: Operand, first: int) -> bool:
-        """Whether an operand of the layer that begins at `first` corresponds to `before`, one of the previous layer."""
+        """Whether an operand of the layer that begins at `first` corresponds to the operand `before` of the previous layer."""
         if operand.node is not None and before.node is not None:
             at, other = order[operand.node], order[before.node]
             if operand is before:

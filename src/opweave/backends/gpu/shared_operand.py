@@ -26,7 +26,7 @@ def merge_steps(steps: Sequence[KernelStep], features: Features, *, rounds: bool
 
 
 class _MergedKernels:
-    """Kernels that are merged of others. Equal layers have the same kernels, which are merged once."""
+    """Merged kernels. Equal layers have the same kernels, which are merged once."""
 
     def __init__(self, features: Features) -> None:
         self.features = features

@@ -112,7 +112,7 @@ class OnnxRuntime(Backend):
         from ...ops.quantization import dequantize_linear
 
         if node.op is dequantize_linear and not self.plugin:
-            # The engine packs elements of 4 bits, so that only constants are exchanged.
+            # The engine packs elements of 4 bits, so that they can be constants, but no inputs or outputs.
             others = [o for o in node.operands if not (o.is_constant and INFO[o.data_type].name in ("int4", "uint4"))]
             return all(o.data_type in self.computes for o in (*others, *node.outputs))
         return super().computes_types_of(node)

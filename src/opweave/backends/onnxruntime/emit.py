@@ -355,7 +355,7 @@ class Emitter:
         Constants are reshaped at build time: the engine's optimiser ignores scales and zero points that a node computes.
         """
         value = self.unreshaped(value)
-        # Shapes that are equal for the sizes of one run only would make a program of their own.
+        # Shapes that are equal for the sizes of one run only would need a separate program.
         if value.shape is not None and is_same_shape(value.shape, shape):
             return value
         array = self.array_of(value)

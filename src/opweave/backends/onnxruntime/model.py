@@ -183,7 +183,7 @@ class ModelSession(Runner):
         return lambda feed: run(names, feed, None)
 
     def _run_bound(self, outputs: Sequence[int], inputs: Sequence[Memory]) -> list[Any]:
-        """Return these outputs of a session with types that the engine exchanges in bindings only."""
+        """Return these outputs of a session with types that the engine takes and returns in bindings only."""
         cells = {k: Cell() for k in outputs}
         self.bind(inputs, [cells.get(k) for k in range(len(self.outputs))])()
         return [cell.value for cell in cells.values()]

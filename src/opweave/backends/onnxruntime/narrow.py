@@ -132,7 +132,7 @@ class NarrowMatrix:
         return unpack_codes(flat, min(flat.shape[1] * 8 // self.bits, self.scale.shape[1] * self.block_size), self.bits)
 
     def pad(self) -> NarrowMatrix:
-        """The same with padded blocks, whose input must be padded likewise."""
+        """The matrix with padded blocks. The input of the product must be padded in the same way."""
         (_, blocks), size = self.scale.shape, padded_block(self.block_size)
         codes = self.codes()
         codes = np.pad(codes, [(0, 0), (0, blocks * self.block_size - codes.shape[1])])

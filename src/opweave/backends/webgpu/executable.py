@@ -87,7 +87,7 @@ class DeviceRunner(GpuKernelRunner[WebGpuRun]):
 
 
 class WebGpuCall(DeviceCall[WebGpuRun]):
-    """A graph bound to memory, which runs in command buffers of its own, or in one of the caller."""
+    """A graph bound to memory, which runs in its own command buffers, or in one of the caller's."""
 
     owner: DeviceRunner
 

@@ -81,7 +81,7 @@ def infer(
 def _types_like_inputs(node: NodeProto, schema: Any, types: Mapping[str, TypeProto]) -> dict[str, TypeProto]:
     """The types, without shapes, of outputs whose type parameter is that of an input.
 
-    The variadic inputs of Loop and Scan have types of their own, which the type parameter does not tell.
+    The variadic inputs of Loop and Scan have different types, which the type parameter does not say.
     """
     inputs = zip(schema.inputs, node.input, strict=False)
     parameters = {item.type_str: types[name] for item, name in inputs if name and item.is_homogeneous}

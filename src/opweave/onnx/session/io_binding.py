@@ -31,7 +31,7 @@ class _BoundValue:
     """ONNX Runtime's session of a model, bound to the memory of a successful call.
 
     A language model has an input and an output for the keys and the values of each layer, bound once. Each token rebinds a few
-    inputs, and only these are checked again: `call.read` exchanges the memory of an input. `outputs` has a cell for new memory
+    inputs, and only these are checked again: `call.read` replaces the memory of an input. `outputs` has a cell for new memory
     at each run. `updated` are the inputs that share memory with an output, `written` the memory ranges that a run writes.
     """
 
@@ -188,7 +188,7 @@ class IOBinding:
         use = parts.use
         is_noted = use is None or not use.is_asked
         is_current = is_noted and bound is not None and parts.shape_cache.only_uncompiled is bound.model
-        if bound is not None and is_current and all(self._exchange(parts, bound, name) for name in self._new):
+        if bound is not None and is_current and all(self._rebind(parts, bound, name) for name in self._new):
             with suppress(OperationError, OtherShapes):  # the run below raises the error
                 self._run_bound(parts, bound)
                 self._bound = bound
@@ -228,7 +228,7 @@ class IOBinding:
             return None
         return _BoundValue(model, call, outputs, frozenset(shared.values()), written)
 
-    def _exchange(self, parts: SessionParts, bound: _BoundValue, name: str) -> bool:
+    def _rebind(self, parts: SessionParts, bound: _BoundValue, name: str) -> bool:
         """Make a bound call read the array that is now bound to an input; False if the whole call must be checked."""
         value = self._feeds[name]
         if name in bound.updated or not _is_read_in_place(value):

@@ -102,7 +102,7 @@ class ShapeCache:
     Attributes:
         tuned: the measurements of tuning that choose an engine, by shapes as text; `verdicts` has all measurements.
         choices: the count of changes of the programs of calls, by tuning or `forget_shapes`.
-        tailored: the number of models with names that were compiled in the background for sizes far from those of others.
+        tailored: the number of models with names that were compiled in the background, for sizes far from earlier ones.
         repeats: recent calls, for the fast path; empty after each such change.
     """
 
@@ -153,7 +153,7 @@ class ShapeCache:
         self._numbers_needed: set[str] = set()  # names that programs have numbers for
         self.why_one_by_one = ""  # why the compiled shapes have no names
         self._named: list[NamedModel] = []
-        # Whether a model is compiled in the background for sizes that are far from those of others.
+        # Whether a model is compiled in the background for sizes that are far from those of earlier models.
         self._is_preparing = False
         self.choices = self.tailored = 0
         self.repeats = Repeats()

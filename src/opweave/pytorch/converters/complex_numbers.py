@@ -1,7 +1,7 @@
 """Complex numbers: operands with a last axis of 2, the real and the imaginary part, and Fourier transforms.
 
-Calls with a complex argument or result have converters of their own (`converts_complex`): those of other families would
-take the parts for an axis of the tensor.
+Calls with a complex argument or result have separate converters (`converts_complex`): converters of real numbers would take
+the parts for an axis of the tensor.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def _(b: MLGraphBuilder, self: MLOperand, dim: int, *, dtype: Any = None, call: 
 
 @converts("aten.logcumsumexp.default")
 def _(b: MLGraphBuilder, self: MLOperand, dim: int) -> MLOperand:
-    """Partial sums of exponentials, in log2(size) steps that double the reach: each sum has a maximum of its own."""
+    """Partial sums of exponentials, in log2(size) steps that double the reach: each sum subtracts its own maximum."""
     if not self.rank:
         return self
     axis = axis_of(dim, self.rank)

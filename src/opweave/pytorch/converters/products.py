@@ -17,7 +17,7 @@ from .shapes import swap
 
 
 def transposed(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
-    """Exchange the last two axes of an operand; for the result of such a transposition, return what was transposed."""
+    """Swap the last two axes of an operand; of an operand whose axes were swapped already, return the original."""
     node = x.node
     if node is not None and node.op.name == "transpose" and x.rank == 2:
         (source,) = node.operands

@@ -535,7 +535,7 @@ class _Writing:
         return value
 
     def _total(self, few: Sequence[str]) -> str:
-        """The sum of the terms of a chunk, likewise."""
+        """The sum of the terms of a chunk, in the form that `_products` returns."""
         if not self.fours:
             return " + ".join(few)
         return " + ".join(f"({four}.x + {four}.y) + ({four}.z + {four}.w)" for four in few)

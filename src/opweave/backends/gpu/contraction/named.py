@@ -1,7 +1,7 @@
 """Contractions whose sizes have names: most kernels take sizes as parameters, others need numbers.
 
 Which names need numbers depends on comparisons, whose answers the scope of `Guards` records: a single row, for example, has a
-kernel of its own.
+special kernel.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _is_gemv(problem: Problem, lines: int) -> bool:
 
 
 def _note_short(problem: Problem) -> None:
-    """Record whether a quantized matrix is multiplied with few vectors, for which kernels have tiles of their own.
+    """Record whether a quantized matrix is multiplied with few vectors, for which kernels have special tiles.
 
     Tiles for long prompts keep few multiprocessors busy with short ones: with 4 bits, a product of 64 rows took as long as one
     of 512 rows on an H200.

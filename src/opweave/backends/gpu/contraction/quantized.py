@@ -36,7 +36,7 @@ class Quantized:
         upper: the upper bits of the numbers, packed like the numbers of the source, which are the lower bits.
         upper_bits: 1 or 2; 0 without `upper`.
         scale_unit: [rows of blocks, units in a row].
-        minimum_unit: likewise.
+        minimum_unit: [rows of blocks, units in a row].
     """
 
     bits: int

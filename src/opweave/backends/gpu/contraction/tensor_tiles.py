@@ -69,7 +69,7 @@ READINGS = ("terms", "columns", "windows", "strided windows")
 """Access to the right operand: a matrix with contiguous terms, a matrix with contiguous columns, windows with contiguous
 origins, or other windows. Transposed convolutions count as the last, and were measured so. Hardware reads TF32 from shared
 memory only with contiguous terms, addresses of windows cost time, and a TF32x3 step takes twice as long at a horizontal stride
-of 2. A left matrix without contiguous terms counts as a right one whose rows and columns are exchanged (`is_mirrored`)."""
+of 2. A left matrix without contiguous terms counts as a right one whose rows and columns are swapped (`is_mirrored`)."""
 
 
 def kind_of(problem: Problem, features: Features) -> str:
@@ -89,7 +89,7 @@ def kind_of(problem: Problem, features: Features) -> str:
 def is_mirrored(problem: Problem, features: Features) -> bool:
     """Whether only the left matrix is in an order that tensor cores read from registers; of the right, `tensor.is_turned`.
 
-    Tiles then have the speed of those with rows and columns exchanged.
+    Tiles then have the speed of tiles with rows and columns swapped.
     """
     return (
         needs_order(problem, features)

@@ -1,6 +1,6 @@
 """OpenVINO rules: attention.
 
-RMS normalisation has no rule: the engine has no operator, but recognises the decomposition. Likewise it recognises rotary
+RMS normalisation has no rule: the engine has no operator, but recognises the decomposition. It also recognises rotary
 embeddings in the form below. It has an operator for attention with a KV cache, but not in its public operator sets.
 """
 
