@@ -41,11 +41,11 @@ kernel, or the op's expression."""
 
 
 class NumbersNeededError(Exception):
-    """Kernels for numbers alone need numbers in place of names of sizes.
+    """Kernels need numbers in place of some names of sizes.
 
     Attributes:
-        operations: the title of the operation that needs each name.
-        is_for_all: whether that is so for all sizes; else for those of this run, whose numbers have a faster kernel, say.
+        operations: by name, the title of the operation whose kernel needs its number.
+        is_for_all: whether all sizes need numbers; otherwise only those of this run, for example for a faster kernel.
     """
 
     def __init__(self, operations: Mapping[str, str], *, is_for_all: bool = True) -> None:
@@ -218,7 +218,7 @@ class Backend(RuleTable, ABC):
     takes_names = False
     """Whether what it compiles runs all sizes for which comparisons of sizes have the same answers (`core.guards.Guards`)."""
     may_take_names = False
-    """Whether that is so for some graphs; for others, `compile` raises `NumbersNeededError`."""
+    """Whether `takes_names` is true for some graphs; for others, `compile` raises `NumbersNeededError`."""
     computes: frozenset[str] = frozenset(ANY)
     """Data types of operands and results for which it has rules; `stand_in_for_types` runs the other nodes."""
     stores: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Find the entry points of installed packages without `importlib.metadata` wherever that finds the same ones."""
+"""Find the entry points of installed packages, if possible without `importlib.metadata`."""
 
 from __future__ import annotations
 

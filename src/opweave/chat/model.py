@@ -328,7 +328,7 @@ class Model:
         }
 
     def embedded(self, tokens: MLOperand) -> MLOperand:
-        """Add the look-up of the embeddings of tokens to the graph. The table keeps its own bits.
+        """Add the look-up of the embeddings of tokens to the graph. The table stays packed.
 
         Args:
             tokens: int32 [1, tokens], each less than the size of the vocabulary.
@@ -352,7 +352,7 @@ class Model:
             table, offsets = self._table(weight)
             row, size = table["scale"].shape[1] * table["block_size"], table["block_size"]
             x = composites.gather_n_bits(b, indices=tokens, width=row, label="token_embd", **table)
-            if row > width:  # the row of a product goes on with remainders of minima
+            if row > width:  # rows for a product continue with remainders of minima
                 x = b.slice(x, [0] * x.rank, [*tokens.shape, width])
             if offsets is not None:
                 picked = b.gather(offsets, tokens).reshape([*tokens.shape, width // size, 1])
@@ -363,7 +363,7 @@ class Model:
     def _table(self, weight: Weight) -> tuple[dict[str, Any], Array | None]:
         """The table of embeddings for CPUs: operands of a lookup, and values to add to each block [words, blocks], or None.
 
-        A product with the same matrix has the same arrays, whose rows may go on with the remainders of minima.
+        A product with the same matrix has the same arrays, whose rows may continue with the remainders of minima.
         """
 
         def make() -> Matrix:

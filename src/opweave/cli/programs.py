@@ -98,7 +98,7 @@ class ProgramSession:
         return runner_of(self.compiled).graph_for(numbers) or self.compiled.graph
 
     def converted(self) -> Self:
-        """Convert the program now, so that the time of a run has no part in it; the session itself."""
+        """Convert the program now, so that the time of the first run does not include it, and return the session."""
         assert self.compiled
         return self
 

@@ -130,7 +130,7 @@ def recurrence_of_loop(node: Node, *, rounds: bool) -> tuple[Recurrence, list[Op
 
 
 def _step_graph(graph: Graph) -> Graph | None:
-    """The graph of a body in operations that have formulas; None if others remain, or they are very many."""
+    """The graph of a body in operations that have formulas; None if other operations remain, or if there are too many."""
     if any(node.op is loop and not _is_short(node) for node in graph.nodes):
         return None
     if not all(map(_is_step, graph.nodes)):

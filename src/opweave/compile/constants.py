@@ -39,7 +39,7 @@ _MOVES = {
     identity, movement.concat, movement.expand, movement.reshape, movement.slice, movement.split, movement.tile,
     movement.transpose,
 }  # fmt: skip
-"""Operations that move elements: of an unchanged constant, kernels read what they yield without a copy."""
+"""Operations that only move elements: kernels read the result from the unchanged constant, without a copy."""
 
 _QUICK = {matrix.matmul, matrix.gemm}
 """Operations that take more than a few steps an element, and yet are computed here."""
@@ -50,7 +50,7 @@ _SLOW = ("conv2d", "conv_transpose2d", "gru", "gru_cell", "lstm", "lstm_cell")
 
 
 def fold_constants(graph: Graph, origin: Mapping[Node, Node]) -> tuple[Graph, Mapping[Node, Node]]:
-    """The graph without the operations on constants alone, whose results are constants of it.
+    """Compute the operations whose operands are constants: in the new graph, their results are constants.
 
     Args:
         graph: whose nodes the device runs.
@@ -98,7 +98,7 @@ def fold_constants(graph: Graph, origin: Mapping[Node, Node]) -> tuple[Graph, Ma
 
 
 def _widened_for_products(graph: Graph) -> set[Node]:
-    """The casts of constants of 16-bit floats to float32 that products alone read: their kernels read the constants."""
+    """The casts of 16-bit constants to float32 that only products read: kernels of products read the constants themselves."""
     others = set(graph.outputs.values())
     for node in graph.nodes:
         if node.op not in _QUICK:

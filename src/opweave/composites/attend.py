@@ -107,7 +107,7 @@ def attend(
     sinks: Operand | None = None,
     factors: Sequence[Operand] = (),
 ) -> Operand:
-    """Build scaled dot product attention of built-in operations: [batches, heads, queries, size of values].
+    """Build scaled dot product attention from built-in operations: [batches, heads, queries, size of values].
 
     Queries are [batches, heads, queries, size], keys and values [batches, groups, keys, size]. A query that sees no key gives
     zeros. `sinks` are [heads]: the score of an additional key with value zero, which all queries of a head see. `factors` are

@@ -59,11 +59,11 @@ def loop(
     """Repeat a body, whose states are the input of the next iteration.
 
     The body takes, in this order: the number of the iteration (int64 scalar, with `takes_position`), the states, one slice of
-    each scanned operand along its first axis, the captured operands. It gives: whether to continue (uint8 scalar, with
+    each scanned operand along its first axis, the captured operands. It returns: whether to continue (uint8 scalar, with
     `gives_condition`), the states, and elements that are stacked along a new first axis.
 
     Args:
-        states: the first states. The body gives states of the same data types and shapes.
+        states: the first states. The body returns states of the same data types and shapes.
         scanned: operands of `length` slices.
         captured: operands that the body reads as a whole.
         count: int64 of one element, the number of iterations; not with `length`.

@@ -75,9 +75,9 @@ def _as_type_of(input: Traced, result: Traced) -> Traced:
 
 
 def _begin(input: Traced, batch: Sequence[int], size: int) -> Traced:
-    """Matrices in float32 with a further column: the step in which a row was the pivot row, -1 for rows that were not yet.
+    """Matrices in float32 with a further column: the step in which the row was the pivot row, -1 before that step.
 
-    The formula of a step reads from this column which step it is. So all steps are one kernel, which is compiled once.
+    The formula of a step finds its number in this column. So all steps are one kernel, which is compiled once.
     """
     matrix = cast(input, "float32")
 
@@ -89,7 +89,7 @@ def _begin(input: Traced, batch: Sequence[int], size: int) -> Traced:
 
 
 def _pivots(matrix: Traced, batch: Sequence[int], size: int) -> Traced:
-    """The step, and its pivot row: of the rows that were not yet, the one with the largest element; int32 [*batch, 2]."""
+    """The step, and its pivot row: of the rows that have been none, the one with the largest element; int32 [*batch, 2]."""
 
     def element(*p: Traced) -> Traced:
         *places, which = p
@@ -106,7 +106,7 @@ def _pivots(matrix: Traced, batch: Sequence[int], size: int) -> Traced:
 
 
 def _eliminate(matrix: Traced, pivots: Traced, size: int) -> Any:
-    """The element after the column of a step is eliminated in the rows that were not yet pivot rows."""
+    """The element after the column of a step is eliminated in the rows that have not been pivot rows."""
 
     def element(*p: Traced) -> Traced:
         *places, row, column = p

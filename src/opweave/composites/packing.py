@@ -54,7 +54,7 @@ class QuantizedConstant:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the numbers can be packed: kernels need not treat infinite scales, and those that are not numbers."""
+        """Whether the numbers can be packed; scales must be finite, since kernels do not handle infinities and NaN."""
         is_narrow = self.numbers.dtype.name in NARROW and self.scale.dtype.name in ("float32", "float16")
         return is_narrow and self.numbers.ndim > 1 and self.numbers.size > 0 and bool(np.isfinite(self.scale).all())
 

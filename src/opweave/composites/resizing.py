@@ -72,7 +72,7 @@ def resize(
     """Resize any axes by interpolation; `resample2d` of the specification resizes two, with "half_pixel" coordinates only.
 
     Args:
-        input: any data type, rank 1 or more. Integers are interpolated in float32, and fractions are cut off.
+        input: any data type, rank 1 or more. Integers are interpolated in float32, and truncated.
         scales: a factor greater than 0 for each of `axes`: the new size is `floor(size * scale)`, computed in float32.
         sizes: the new size of each of `axes`, in place of `scales`.
         axes: different integers in [0, rank). Default: all.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..ops import Operations
 
 LOWEST = float(np.finfo(np.float32).min)
-"""The score of candidates with a lower one, so that -inf means that a box is no candidate."""
+"""Scores of candidates are at least this, so that -inf means that a box is no candidate."""
 
 
 @declare(boxes=Limits(FLOATS, ranks=(3, 3)), scores=Limits("boxes", ranks=(3, 3)))

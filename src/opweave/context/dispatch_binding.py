@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class DispatchBinding:
-    """A graph bound to tensors, until one of them is destroyed. A run holds `locks`, which are theirs.
+    """A graph bound to tensors, until one of them is destroyed. A run holds `locks`, the locks of the tensors.
 
     `unbind` is the method of the graph that removes the binding with a key.
     """

@@ -50,7 +50,7 @@ class OpenProgram:
     formulas: tuple[Any, ...]
 
     def gives(self, chains: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
-        """Whether operands that give sizes have these values for sizes."""
+        """Whether the operands that give sizes have the values `chains` for these sizes."""
         return gives(self.formulas, chains, sizes)
 
 
@@ -71,7 +71,7 @@ class RefusedNames:
     reason: str
 
     def fails(self, numbers: frozenset[str], chains: tuple[int, ...], sizes: Mapping[str, int]) -> bool:
-        """Whether it would fail for sizes, too."""
+        """Whether the attempt would fail for these sizes, too."""
         if self.numbers != numbers or not self.guards.hold(sizes):
             return False
         return self.formulas is None or not gives(self.formulas, chains, sizes)

@@ -11,7 +11,7 @@ from .sizes import Symbol
 CHOOSE = "{}where(condition, a, b) chooses by values"
 
 READ = ""
-"""Nothing but computing gives the value; classes say how."""
+"""No operation replaces the question: the value must be computed. Classes add how."""
 
 COMPARISONS = {
     "__lt__": ("<", "lesser"),

@@ -59,7 +59,7 @@ def _least(factor: Factor) -> float:
 
 
 def names_in_empty(extents: Iterable[Dimension]) -> set[str]:
-    """The names in extents that may be 0 or less, and are so for the sizes of the run that is compiled for.
+    """The names in extents that are 0 or less for the sizes of the current run.
 
     >>> from opweave.core.guards import Guards
     >>> from opweave.core.sizes import Size

@@ -83,7 +83,7 @@ class RequestError(Exception):
 
 @dataclass
 class Completion:
-    """A request, and what comes of it.
+    """A request and its reply.
 
     Attributes:
         encode: makes the tokens of the prompt, in the thread of the model.

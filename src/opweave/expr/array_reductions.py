@@ -91,7 +91,7 @@ def reduce_mean(x: Traced, axes: Sequence[int] | None = None, *, keep_dimensions
 
 
 def _type_of_sums(array: Traced) -> DataType:
-    """The integers that hold the sum of all elements; of 64 bits for those of 64 bits, too, which wrap around."""
+    """The integer type that holds the sum of all elements; sums of 64-bit integers have 64 bits, and wrap around."""
     info = INFO[ir.storage(array.data_type)]
     is_small = info.bits == 8 and not may_exceed(math.prod(array.shape), 2**23)
     return INFO[f"{'int' if info.kind == 'i' else 'uint'}{32 if is_small else 64}"].name

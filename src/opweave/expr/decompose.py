@@ -58,11 +58,12 @@ MAX_GROWTH = 8
 sums of elements exceed it; they would be slower than any other implementation.
 """
 
-_MIN_LIMIT = 2**16  # elements; small values may grow further
+_MIN_LIMIT = 2**16
+"""Elements up to which values may grow, whatever `MAX_GROWTH` is. An estimate."""
 
 MAX_NODES = 2**14
-"""Maximum number of operations of a decomposition, and of those that a reduction is written out to because its terms together
-would exceed `MAX_GROWTH`. An estimate: they take a second to build."""
+"""Maximum number of operations of a decomposition, and of a reduction that is written out because the array of its terms would
+exceed `MAX_GROWTH`. An estimate: they take a second to build."""
 
 _MISSING = {"fmod"}
 _BITS = {"bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"}
@@ -204,9 +205,9 @@ def refusal(program: Formula) -> str | None:
 
 
 def is_slow(program: Formula) -> bool:
-    """Whether a loop is faster than the decomposition by far.
+    """Whether a loop is much faster than the decomposition.
 
-    That one gathers whole arrays, looks up bits in tables, or adds up terms one by one.
+    Such a decomposition gathers whole arrays, looks up bits in tables, or adds up terms one by one.
 
     >>> from opweave import expr
     >>> from opweave.core.graph import Desc

@@ -11,7 +11,7 @@ from .recurrent_step import as_read
 
 
 def with_producer(recurrence: Recurrence, number: int, formula: Formula, alongs: Sequence[Along | None]) -> Recurrence:
-    """A recurrence that computes its input `number` by a formula of slices and arrays, which become inputs in its place.
+    """Let a recurrence compute its input `number` by a formula of slices and arrays, which become inputs instead.
 
     Args:
         recurrence: the recurrence.
@@ -48,7 +48,7 @@ def with_producer(recurrence: Recurrence, number: int, formula: Formula, alongs:
 def with_consumer(
     recurrence: Recurrence, number: int, formula: Formula, place: int, alongs: Sequence[Along | None]
 ) -> Recurrence:
-    """A recurrence whose output `number` is what a formula computes from it, which reads it at the position that it writes.
+    """Replace output `number` of a recurrence by a formula of it, which reads the output at the position that it writes.
 
     Args:
         recurrence: the recurrence.

@@ -234,7 +234,7 @@ def _spread(
     axes: Mapping[Source | Output, int],
     assign: Callable[[Source | Output, int], bool],
 ) -> bool:
-    """Divide an array as those that it reads, and those that it reads as the array; False if they depend on each other."""
+    """Divide an array and the arrays that it reads along the same rows; False if rows depend on each other."""
     for load in loads:
         place = axes.get(load.source)
         if place is None or array in axes:
@@ -249,7 +249,7 @@ def _spread(
 
 
 def _is_apart(array: Output | Stored, loads: Sequence[Load], axes: dict[Source | Output, int]) -> bool:
-    """Whether the elements of a row depend on this row of other arrays alone."""
+    """Whether the elements of a row depend only on the same row of other arrays."""
     variable = array.axes[axes[array]]
     for node in walk(array.body):
         if variable in node.parts and not isinstance(node, Load):

@@ -111,7 +111,7 @@ def _log(message: str, *values: str) -> None:
 
 
 def _reason(error: Exception, title: str) -> str:
-    """The message of an error; for others than Opweave's with the type, and the line of the function."""
+    """The message of an error; errors other than Opweave's get their type and the line of the function."""
     if isinstance(error, MLError):
         return str(error).removeprefix(f"{title}: ")
     lines = [note.removeprefix(f"while tracing {title}") for note in getattr(error, "__notes__", ())]

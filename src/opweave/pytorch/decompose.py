@@ -35,7 +35,7 @@ _CORRECTED: dict[Any, Callable[..., Any]] = dict.fromkeys(
     ),
     _linspace,
 )
-"""Decompositions in place of PyTorch's, whose results are others than those of its kernels."""
+"""Decompositions that replace PyTorch's, where PyTorch's give other results than its kernels."""
 
 
 @cache

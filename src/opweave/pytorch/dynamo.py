@@ -242,7 +242,7 @@ class DynamoGraph:
         return runner(program, context, self._options.fallback)
 
     def run_by_torch(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Let PyTorch run a call whose written arguments share memory, which graphs have apart."""
+        """Let PyTorch run a call whose written arguments share memory: graphs compute them as separate tensors."""
         text = "a call writes to an argument that shares memory with another one"
         if self._options.fallback == "error":
             raise NotSupportedError(f"torch.compile(backend='opweave'): {text}; pass a copy (clone) of one")

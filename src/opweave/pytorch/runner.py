@@ -265,7 +265,7 @@ def _input(subject: str, context: MLContext, item: ProgramInput, value: Any) -> 
 
 
 def _check_target(target: str, feed: Mapping[str, Any]) -> None:
-    """Require memory that a module can write to, and that no other argument has: PyTorch's program has them apart."""
+    """Require memory that a module can write to, and that no other argument shares: the program treats them as separate."""
     written = feed[target]
     if isinstance(written, np.ndarray) and not written.flags.writeable:
         raise ValidationError(f"call: the module writes to {target!r}, which is read-only; pass a copy")

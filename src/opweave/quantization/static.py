@@ -261,9 +261,9 @@ def _move_biases(graph: GraphProto, overridable: Collection[str], excluded: Coll
 
 
 def _copy_shared_weights(graph: GraphProto, excluded: Collection[str], arrays: dict[str, np.ndarray]) -> None:
-    """Give products that read one matrix along other axes a copy, since the scales are those of the channels of one axis.
+    """Copy a matrix for products that read it along another axis, since it has scales for the channels of one axis only.
 
-    Those that are excluded read the matrix as it is, and so share none with others.
+    Excluded products read the unquantised matrix, so they do not share it with other products.
     """
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     names = {*tensors, *(output for node in graph.node for output in node.output)}

@@ -310,7 +310,7 @@ class _DeviceLoop(_BoundLoop):
     """A loop on a device: a few bindings of the program, launched in turn.
 
     The program takes the counter, the states, the scanned and the captured arrays, and the stacked results, which it writes in
-    place. It gives the counter, the condition if there is one, the states and the stacked results.
+    place. It returns the counter, the condition if there is one, the states and the stacked results.
     """
 
     def _prepare(self) -> None:

@@ -56,7 +56,7 @@ NEEDED = {
     "wasmtime": "Engine",
     "wgpu": "gpu",
 }
-"""Packages -> an attribute without which a module of that name is another one, or is not initialised."""
+"""Package -> an attribute of its module. A module of that name without it is another one, or is not initialised."""
 
 
 def shadow(module: str) -> str:

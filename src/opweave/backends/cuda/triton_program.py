@@ -32,7 +32,7 @@ def result(request: tuple[str, Mapping[str, int]]) -> dict[str, Any] | str:
 
 
 def _text_of(error: BaseException) -> str:
-    """An error, and the error inside of the innermost function that it comes from, which says what is wrong."""
+    """The text of an error, and of the error in the innermost Triton function that caused it, which says what is wrong."""
     text, inner = f"{type(error).__name__}: {error}", error
     while inner.__cause__ is not None:
         inner = inner.__cause__

@@ -51,7 +51,7 @@ class GpuBackend(Backend):
         return by_table(contraction)
 
     def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
-        """Start to compile kernels while the graph is scheduled. The caller holds the result until all are known."""
+        """Start to compile kernels while the graph is scheduled. The caller holds the result until all are scheduled."""
         return []
 
     def data_types(self, op: Op[..., Any], operand: str) -> tuple[DataType, ...] | None:

@@ -84,7 +84,7 @@ _asked: ContextVar[tuple[list[ConstantQuestion], ...]] = ContextVar("asked", def
 
 @contextmanager
 def asked_of() -> Iterator[list[ConstantQuestion]]:
-    """Collect what code asks of constants: for other constants with the same answers, it does the same."""
+    """Collect the questions that code asks of constants. With the same answers for other constants, it does the same."""
     questions: list[ConstantQuestion] = []
     token = _asked.set((*_asked.get(), questions))
     try:

@@ -1,7 +1,7 @@
 """Copy the steps of a layer for the equal layers that follow.
 
 Two layers are scheduled. If the second one begins and ends in the same state, the kernels of the next layer are the same, with
-other memory: the state is what the operands are that later nodes read, in memory or pending.
+other memory. The state consists of the operands that later nodes read, each in memory or pending.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .steps import Buffer, Kernels, KernelStep
 
 
 class UnlikeError(Exception):
-    """A layer whose steps are not copies: code has read constants of which there is no record."""
+    """A layer whose steps cannot be copied, for example because its code depends on constants in an unrecorded way."""
 
 
 class _Structure:

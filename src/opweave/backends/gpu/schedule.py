@@ -309,7 +309,7 @@ class Schedule:
         return products, value.nodes
 
     def _half_behind(self, value: Pending | Input | None) -> Input | None:
-        """The constant of 16-bit floats that a value is, converted to float32 and nothing else."""
+        """The constant of 16-bit floats that a value only casts to float32; None for other values."""
         if not isinstance(value, Pending) or value.alias is not None or not isinstance(value.result.body, ir.Cast):
             return None
         load = value.result.body.parts[0]

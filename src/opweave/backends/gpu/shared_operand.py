@@ -49,7 +49,7 @@ class _MergedKernels:
         return self._merged[key]
 
     def for_both(self, step: KernelStep, other: KernelStep) -> ThinKernel:
-        """The kernel of `step` with arrays that are those of `other` where both are in the same place, and no others.
+        """The kernel of `step`, which has an array of `other` exactly where both kernels read the same place.
 
         Steps of equal layers have the same arrays in different places.
         """

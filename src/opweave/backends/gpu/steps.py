@@ -90,7 +90,7 @@ class KernelStep:
         return re.sub(names, lambda match: self.titles[match[0]], self.kernel.title)
 
     def at(self, sizes: Mapping[str, int], places: dict[Buffer, Buffer]) -> KernelStep:
-        """The step with numbers in place of sizes; `places` has the places that other steps have, and gets new ones."""
+        """The step with numbers in place of sizes; `places` maps places to those with numbers, and gets new entries."""
         for place in self.places:
             if place not in places:
                 places[place] = place.at(sizes)
@@ -112,7 +112,7 @@ class Kernels:
         begun: results of `GpuBackend.begin`.
         places: the place of each array.
         cached: for a place, the results of kernels that read nothing else, while its elements do not change.
-        computed: the places of constants that the constants in other places have been computed of.
+        computed: for the place of a computed constant, the places of the constants that it was computed from.
     """
 
     def __init__(self, backend: GpuBackend, features: Features) -> None:

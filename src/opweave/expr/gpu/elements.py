@@ -36,8 +36,8 @@ _REARRANGED = {
     **dict.fromkeys(("add", "sub"), (frozenset({"add", "sub"}), frozenset({"add", "sub", "neg", "mul"}))),
     "mul": (frozenset({"mul"}), frozenset({"mul", "sqrt"})),
 }
-"""Functions of floats that compilers rearrange -> those operands of them with which they do: beside a number, and beside
-a value that occurs in the operand."""
+"""Functions of floats that compilers rearrange -> the functions of an operand for which they do: first if the other operand is
+a number, then if it occurs in this operand."""
 
 _REARRANGED_TERMS = frozenset[str]().union(*(names for _, names in _REARRANGED.values()))
 _REARRANGED_DEPTH = 3

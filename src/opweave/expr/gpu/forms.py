@@ -88,7 +88,7 @@ def _iterations_of(bodies: Sequence[Expr], shared: Collection[Reduce] = ()) -> i
     owners = {variable: node for node in nodes for variable in node.variables}
 
     def around(node: Reduce) -> frozenset[Index]:
-        """The variables of the loops that a reduction is in: those that it does not depend on are around no loop of it."""
+        """The variables of the loops around a reduction, which is hoisted out of loops on which it does not depend."""
         outer = {owners[variable] for variable in node.free if variable in owners}
         return frozenset(variable for other in outer for variable in (*other.variables, *around(other)))
 

@@ -107,7 +107,7 @@ def diff(
 
 
 def is_of_torch(value: Any) -> bool:
-    """Whether a value is a module or a program of PyTorch, or was made of one by `from_torch`, without importing PyTorch."""
+    """Whether a value is a module or a program of PyTorch, or a result of `from_torch`, without importing PyTorch."""
     modules = {cls.__module__ for cls in type(value).__mro__}
     return any(name.partition(".")[0] == "torch" or name == "opweave.pytorch.module" for name in modules)
 

@@ -72,7 +72,7 @@ def unsupported_if(condition: Any, reason: str) -> None:
 
 
 class NotConstant(Unsupported):
-    """A node with an input that must be constant, but is the operand, computed when the graph runs."""
+    """A node with an input that must be constant, but is an `operand`, which is computed when the graph runs."""
 
     def __init__(self, subject: str, operand: MLOperand) -> None:
         super().__init__(f"{subject} is not constant")

@@ -26,7 +26,7 @@ def _is_negative(value: int) -> bool:
 def _cut(
     b: MLGraphBuilder, x: MLOperand, before: list[int], after: list[int]
 ) -> tuple[MLOperand, list[int], list[int]]:
-    """Cut off what negative paddings take away; return the other paddings, too."""
+    """Remove elements for negative paddings; return the result, and the remaining paddings before and after."""
     if not any(map(_is_negative, before + after)):
         return x, before, after
     starts = [-pad if _is_negative(pad) else 0 for pad in before]
@@ -45,7 +45,7 @@ def _pad(b: MLGraphBuilder, x: MLOperand, pad: Sequence[int], **options: Any) ->
 
 @converts("aten.constant_pad_nd.default")
 def constant_pad(b: MLGraphBuilder, self: MLOperand, pad: Sequence[int], value: float = 0) -> MLOperand:
-    """Pad with a number; negative paddings cut off."""
+    """Pad with a number; negative paddings remove elements."""
     return _pad(b, self, pad, value=value)
 
 

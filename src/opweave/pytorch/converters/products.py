@@ -26,9 +26,9 @@ def transposed(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
 
 
 def _before_cast(weight: MLOperand) -> MLOperand | None:
-    """The floats of a dequantised matrix that is cast to bfloat16; None for other operands.
+    """The float32 operand of a cast of a dequantised matrix to bfloat16; None for other operands.
 
-    Products read the integers of the matrix alone, which takes an operand of float32.
+    Without the cast, kernels of products read the integers of the matrix.
     """
     node = weight.node
     if weight.data_type != BFLOAT16 or node is None or node.op.name != "cast":
@@ -141,7 +141,7 @@ def _(
     *,
     call: AtenCall,
 ) -> MLOperand:
-    """Products of groups of rows with a matrix each, as of the experts that tokens are sent to.
+    """Multiply each group of rows by its matrix, as for the experts that tokens are sent to.
 
     `offs` are the ends of the groups, of the rows of the left matrix if it is the only one that is no batch, of the columns of
     the right one, or if neither is a batch, of the axis that is summed over.
@@ -169,7 +169,7 @@ def _(
 
 
 def _refuse_large(offs: MLOperand, *sizes: Any) -> None:
-    """Leave a product to PyTorch, which computes each group's own part alone, if all groups of all rows take long."""
+    """Leave a product to PyTorch, which computes only the rows of each group, if all rows for each group would take long."""
     if any(isinstance(size, Size) for size in (*offs.shape, *sizes)):
         groups = offs.shape[0]
         refuse_if(

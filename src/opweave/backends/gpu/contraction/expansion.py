@@ -267,12 +267,12 @@ class UpperReader(ElementReader):
         return "u32" if self._in_words else self._bytes.element
 
     def bits_of(self, at: str, width: int, bits: int) -> str:
-        """The upper bits of number `at`, or of the four numbers from 4 * `at`, with others above them."""
+        """The upper bits of number `at`, or of the four numbers from 4 * `at`, with further numbers above them."""
         return _bits_of(self.name, at, width, bits, in_words=self._in_words)
 
 
 def _bits_of(name: str, at: str, width: int, bits: int, *, in_words: bool) -> str:
-    """The bits of number `at`, or of the four numbers from 4 * `at` with others above them, in an array of words or bytes."""
+    """The bits of number `at`, or of four from 4 * `at` with further numbers above them, in an array of words or bytes."""
     if in_words and width == 4:
         return _part_of_word(name, at, 4 * bits)
     if in_words:
@@ -290,7 +290,7 @@ def _bits_of(name: str, at: str, width: int, bits: int, *, in_words: bool) -> st
 
 
 def _part_of_word(name: str, at: str, bits: int) -> str:
-    """Part `at` of an array of words, of `bits` bits, with others above it."""
+    """Part `at` of an array of words, of `bits` bits, with further parts above it."""
     parts = WORD_BITS // bits
     return f"{name}[{at}]" if parts == 1 else f"{name}[{at} / {parts}u] >> ({at} % {parts}u * {bits}u)"
 

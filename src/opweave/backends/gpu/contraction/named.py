@@ -41,17 +41,17 @@ def at_estimates(problem: Problem) -> Problem:
 
 
 def parts_for(problem: Problem, tile: Tile | TensorTile, splits: int, units: int) -> Dimension:
-    """The split-K factor as a formula: `splits` for the sizes of the first run, and less for those with more tiles.
+    """The split-K factor as a formula: `splits` for the sizes of the first run, and less for sizes with more tiles.
 
-    So a product has about as many programs, and partial sums of at most one and a half times the size, as for these sizes, or
-    as keep the device busy. By the cost models, products of twice and half of these sizes then take 1.02 times (float32) and
-    1.09 times (TF32) as long as with the tile and factor of their own size, in the median.
+    The number of programs stays about that of the first run, or the number that keeps the device busy, and partial sums take
+    at most 1.5 times the memory. By the cost models, products of twice and half of these sizes then take 1.02 times (float32) and
+    1.09 times (TF32) as long as with the best tile and factor for their size, in the median.
     """
     count = -(-problem.rows // tile.rows) * -(-problem.columns // tile.columns) * problem.stacks
     if splits == 1 or is_static((count,)):
         return splits
     programs = max(splits * estimate(count), PROGRAMS_OF_UNIT * units)
-    return smaller(splits, larger(1, (2 * programs + count) // (2 * count)))  # rounded
+    return smaller(splits, larger(1, (2 * programs + count) // (2 * count)))  # programs / count, rounded
 
 
 def names_needed(problem: Problem, features: Features) -> tuple[set[str], set[str]]:

@@ -163,7 +163,7 @@ def _run(recurrence: Recurrence, operands: Sequence[Input], stages: Stages) -> l
 def _chunk_count(recurrence: Recurrence, operands: Sequence[Input], features: Features) -> int:
     """The number of chunks of time that keep the device busy.
 
-    Only the chunk that runs first has steps of padding, and not only these.
+    Only the chunk that runs first has steps of padding, besides at least one other step.
     """
     length = recurrence.length_for([operand.desc for operand in operands])
     elements = max((source.desc.element_count for source in recurrence.step.inputs[: recurrence.states]), default=0)
@@ -506,7 +506,7 @@ class _RepeatedStep:
         return ir.call("add", ir.call("mul", chunk, Const(self.length, "index")), time)
 
     def _unless_padding(self, body: Expr, state: Output, tile: Index, rest: Sequence[Index]) -> Expr:
-        """An element of a new state, whose first axis is that of chunks; in steps of the padding, that of the old state."""
+        """An element of a new state, whose first axis is that of chunks; steps of padding keep the old element."""
         if is_same_size(self.padding, 0):
             return body
         number = next(k for k, output in enumerate(self.divided.first.outputs) if output is state)

@@ -320,7 +320,7 @@ _LARGEST_MEAN = 2**23
 """Terms of a mean of bytes, whose sum the engine keeps in an int32."""
 
 _FACTORS = 2.0**-32, 256.0
-"""From which factor of the sums on, and below which, the engine has a kernel; it fails for others when it runs."""
+"""The engine has a kernel for factors of the sums from the first number on, below the second; others fail at run time."""
 
 
 def _is_pooled(

@@ -1,4 +1,4 @@
-"""ONNX Runtime's attention with merged weights, packed sequences and decoders, and what such models have beside it."""
+"""ONNX Runtime's attention with merged weights, packed sequences and decoders, and further operators of such models."""
 
 from __future__ import annotations
 
