@@ -244,7 +244,7 @@ def _operator(name: str, function: str, swap: bool) -> Callable[[Any, Any], Any]
 
 _OPERATORS = {
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "pow": "pow", "matmul": "matmul",
-    # Those that refuse complex numbers say so by the function.
+    # The standard's functions refuse complex numbers for these operators.
     "floordiv": "floor_divide", "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
     "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
     "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",

@@ -130,7 +130,7 @@ def _compare_with_number(name: str, kind: str, compute: Callable[[Any, Any], Arr
         return compute(int(number), x) if is_swapped else compute(x, int(number))
     if name in ("equal", "not_equal") or number != number:
         return ops.not_equal(x, x) if name != "not_equal" else ops.equal(x, x)
-    # The number is beyond the data type, or between two of its values: below, or below or equal, are the same.
+    # No element equals the number, which is out of range or between two integers: < and <= are the same.
     if not info.lowest <= number <= info.highest:
         is_below = ops.equal(x, x) if number > 0 else ops.not_equal(x, x)
     else:

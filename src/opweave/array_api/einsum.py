@@ -100,7 +100,7 @@ def _(subscripts: Any, /, *operands: Any) -> ComplexArray:
         else:
             sums[turns % 2] = ops.sub(total, product) if is_negative else ops.add(total, product)
     result = ComplexArray(*sums)
-    # A formula that changes nothing gives the parts of its operand.
+    # With one operand, the parts may be those of the operand: return a copy.
     return +result if len(values) == 1 else result
 
 

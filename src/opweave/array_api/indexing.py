@@ -134,7 +134,7 @@ def _value_for(x: Array, value: Any) -> Array:
     if isinstance(value, Array):
         if value.context is not x.context:
             raise ValidationError(f"x[key] = value: the array is in {x.context}, and the value in {value.context}")
-        # `x` itself would depend on its own result.
+        # If the value is `x`, the new values of `x` would depend on themselves: copy it.
         return convert(copy_of(value) if value is x else value, x.dtype)
     numbers = np.asarray(value)
     if numbers.dtype.kind not in "biuf":

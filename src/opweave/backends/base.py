@@ -238,13 +238,13 @@ class Backend(RuleTable, ABC):
     def __init__(self) -> None:
         super().__init__()
         self._with_rivals: dict[tuple[Any, ...], Backend] = {}
-        # Weak keys: the back end may live as long as a device, while operations of users come and go.
-        # Of the specification's data types, and of all.
+        # Limits with the data types of the specification, and with all data types. Keys are weak: the back end may live as
+        # long as a device, while users' operations come and go.
         self._limits: tuple[WeakKeyDictionary[Op[..., Any], Mapping[str, Limits]], ...] = (
             WeakKeyDictionary(),
             WeakKeyDictionary(),
         )
-        # Copies with other threads or precision, which have the same engine.
+        # Copies of this back end with another number of threads or precision, which use the same engine.
         self.variants: dict[tuple[int | None, Precision, bool], Backend] = {}
 
     def load(self) -> None:

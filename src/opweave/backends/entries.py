@@ -60,7 +60,7 @@ def _contents(place: str) -> Iterator[bytes]:
         return
     for name in names:
         try:
-            # Without buffers and text, which take longer to make than these small files to read.
+            # Read without a buffer and a text decoder: making these takes longer than reading such a small file.
             with open(os.path.join(place, name, "entry_points.txt"), "rb", buffering=0) as file:
                 yield file.read()
         except OSError:  # most packages have none

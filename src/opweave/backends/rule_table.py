@@ -58,7 +58,7 @@ class RuleTable:
 
     def __init__(self) -> None:
         self._rules: dict[Op[..., Any], list[Rule]] = {}
-        # Copies of a back end share both.
+        # Copies of a back end share the rules and their loading.
         self._loading = _Loading(self.load, self.load_for)
 
     @property

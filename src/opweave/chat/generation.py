@@ -75,7 +75,7 @@ def generate(
     constraint = None if grammar is None else grammar.start()
     start, new = perf_counter(), list(tokens[cached:])
     while True:
-        # Without a grammar, as before there were any: subclasses of `Sampler` need no mask.
+        # Without a grammar, pass no mask: the `compile` of a subclass of `Sampler` need not take one.
         mask: tuple[Any, ...] = () if constraint is None else (constraint.allowed(words),)
         token = decoder.choose(new, sampler, *mask)
         if not reply.written:

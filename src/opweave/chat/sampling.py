@@ -240,7 +240,8 @@ class Sampler:
         """The place of a token, drawn by its weight [1, tokens]: the number of sums of weights up to the random number."""
         sums = b.cumulative_sum(weights, 1)
         total = sums[:, -1:]
-        # The product may be rounded to the total, whose sums never count.
+        # total * chance may be rounded to the total. Sums equal to the total do not count, so that no token without weight at
+        # the end is drawn.
         is_passed = b.logical_and(b.lesser_or_equal(sums, total * chance), b.lesser(sums, total))
         return b.reduce_sum(b.cast(is_passed, "int32"), axes=[1], keep_dimensions=True)
 

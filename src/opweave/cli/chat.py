@@ -228,7 +228,7 @@ def _keep_history() -> None:
     def write() -> None:
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            # What somebody has written is for nobody else.
+            # Other users must not be able to read the history.
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
             readline.write_history_file(path)
 

@@ -479,7 +479,7 @@ class _KernelRunner(Runner):
         return run
 
     def cache_keys(self) -> Iterable[tuple[str, str]]:
-        # Kernels of users have none.
+        # Users' kernels have no `cache_keys`.
         keys: Callable[[], Iterable[tuple[str, str]]] = getattr(self.prepared, "cache_keys", tuple)
         return keys()
 

@@ -74,7 +74,7 @@ class Use:
         """Whether the graph or session no longer needs to be watched."""
         if self.owner() is None or len(self.states) >= self._most:
             return True
-        # With a sample, it waits for its child process, or for the end of another program's.
+        # Once there is a sample, its verification runs in a child process, or waits for that of another program.
         return self.sample is None and self._periods > MAX_PERIODS
 
     def pop_use(self) -> Hashable:

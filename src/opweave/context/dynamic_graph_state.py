@@ -107,7 +107,7 @@ class DynamicGraphState(GraphState):
         self.numbers_needed: dict[str, str] = {}
         self.numbers_preferred: dict[str, str] = {}
         self.refusal = ""
-        # What `compute_shapes` checked last, for the run that mostly follows.
+        # The last result of `compute_shapes`: mostly, a run with these shapes follows.
         self._checked: tuple[tuple[Shape, ...], Graph, dict[str, int]] | None = None
         self.versions: Cache[tuple[Shape, ...], GraphState] = Cache(
             MAX_VERSIONS, raw=True, on_drop=partial(_release, self.bindings)

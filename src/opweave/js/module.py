@@ -251,7 +251,7 @@ class JsModule:
         place = array.__array_interface__["data"][0]
         key = (place, array.dtype.name, array.shape, array.strides)
         if key not in self._stored:
-            # Unique, because variables are.
+            # The name is unique, because names of variables are.
             stored = self._stored[key] = f"{variable}.{camel_case(name)}"
             self.weights[stored] = array
         return f"constant({json.dumps(self._stored[key])})"

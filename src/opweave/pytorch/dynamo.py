@@ -396,7 +396,7 @@ class Variant:
         self, owner: DynamoGraph, runner: HostRunner | GpuRunner, tensors: Sequence[Any], key: tuple[Any, ...] | None
     ) -> None:
         self._owner, self._runner, self._tensors, self._key = owner, runner, list(tensors), key
-        # What the graph writes itself is an input, and no constant. Tensors made under inference_mode() have no version.
+        # Buffers that the graph writes are inputs, not constants. Tensors made under inference_mode() have no version.
         converted = runner.converted
         targets = set(converted.writes.values())
         written = [item.buffer for item in converted.inputs if item.name in targets]

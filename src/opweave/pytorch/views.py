@@ -101,7 +101,7 @@ def bases_of(node: Any) -> list[Any]:
     if schema is None or schema.name == "aten::lift_fresh_copy":
         return []
     if schema.name in _DROPOUTS:
-        # The probability, and whether it trains.
+        # The first option is the probability, the second whether the call is for training.
         options = [*node.args[1:], *node.kwargs.values()]
         return [node.args[0]] if not options[1] or options[0] == 0 else []
     inputs = [base for base in node.all_input_nodes if isinstance(base.meta.get("val"), torch.Tensor)]

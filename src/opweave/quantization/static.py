@@ -317,7 +317,7 @@ def _layers(result: ModelContents, arrays: Mapping[str, np.ndarray]) -> Iterator
             if original is not None and original.shape == stored.shape:
                 error = relative_error(_widen(widening[name], result.arrays), original)
         # The tool leaves an activation to the range of the QuantizeLinear behind it, so the value is that after this node.
-        # An output of the model has another name before.
+        # ONNX Runtime's tool renames the value before the nodes that quantise and dequantise an output of the model.
         output = node.output[0]
         final = back.get(restored.get(output, ""), "")
         is_output = any(info.name == final for info in graph.output)

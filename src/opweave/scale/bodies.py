@@ -107,7 +107,7 @@ def _typed(array: np.ndarray, argument: Argument) -> np.ndarray:
     """Require the declared data type; the shape is checked with those of all requests."""
     label = f"input {argument.name!r}"
     require(argument.dtype.kind != "O", f"{label} has strings, which files of NumPy cannot hold here")
-    # A file calls bfloat16 two bytes of nothing.
+    # Files of NumPy have no data type for bfloat16: they store it as two bytes of raw data ("V2").
     is_bytes = (
         array.dtype.kind == "V" and argument.dtype.kind == "V" and array.dtype.itemsize == argument.dtype.itemsize
     )
@@ -132,10 +132,10 @@ def _array(data: memoryview, label: str) -> np.ndarray:
         raise
     except Exception as error:
         raise ValidationError(f"{label} is not an .npy file: {short_repr(str(error))}") from None
-    # A structure, or a text, is no tensor; bfloat16 is raw bytes.
+    # Structures and texts are no tensors; bfloat16 is raw data ("V").
     is_plain = dtype.kind in "biufV" and dtype.names is None and dtype.subdtype is None and dtype.isnative
     require(is_plain, f"{label}: arrays must have numbers in the order of this machine, got {short_repr(str(dtype))}")
-    # Their product would take seconds, and no message could show it.
+    # Bound the digits of lengths: the product of huge ones would take seconds, and no message could show it.
     is_short = len(shape) <= MAX_DIMENSIONS and all(0 <= length < 10**MAX_DIGITS for length in shape)
     require(is_short, f"{label}: no array can have the shape {short_repr(list(shape))}")
     start = file.tell()

@@ -210,7 +210,7 @@ def begin(kernels: Sequence[GpuKernel], architecture: str) -> list[Future[Compil
 def _submit(kernels: Sequence[GpuKernel], architecture: str) -> dict[Hashable, Future[CompiledText]]:
     """Return the jobs of kernels that are not compiled yet, by key."""
     fresh = {kernel.key: kernel for kernel in kernels if kernel.compiled is None}
-    # Among the others, a longer source is assumed to compile longer.
+    # Of equally slow compilers, a longer source is assumed to take longer.
     slow_first = sorted(fresh.values(), key=lambda kernel: (not _is_slow(kernel), -len(kernel.source)))
     return {kernel.key: _jobs.job(kernel, architecture) for kernel in slow_first}
 

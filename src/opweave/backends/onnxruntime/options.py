@@ -71,15 +71,15 @@ def hand_over(
     """
     from .values import to_engine
 
-    # With the arrays, whose memory the engine reads: the values keep them.
+    # The values keep the arrays, whose memory the engine reads.
     values = {name: onnxruntime.OrtValue(to_engine(array), array) for name, array in weights.items()}
     if not values:
         return values
-    # For the engine's optimiser, which reads weights to fold and reorder them ...
+    # The engine's optimiser reads these weights to fold and reorder them.
     options.add_external_initializers(list(values), list(values.values()))
     if readers is None:
         return values
-    # ... and for its kernels, which get a copy without this.
+    # The engine's kernels read the weights that are registered below in place; they get a copy of all others.
     changed: set[str] = set()
     dequantised = []
     for op_type, inputs, outputs in readers:

@@ -93,7 +93,7 @@ class OnnxRuntimeMethods:
     (None, None, None)
     """
 
-    # Of the session.
+    # The session has these attributes.
     _parts: SessionParts
     _run_trace: RunTrace | None
     run: Callable[..., list[Any]]

@@ -643,7 +643,7 @@ class ShapeCache:
         except Exception as error:
             if STRICT in os.environ and not isinstance(error, MLError):
                 raise
-            # Sizes that do not fit, and errors of users' functions, are errors of the ordinary way, too.
+            # Compiling for the numbers of each call raises these errors, too: of sizes that do not fit, of users' functions.
             self._may_have_names = isinstance(error, MLError)
             notes = getattr(error, "__notes__", ())
             text = str(error) if isinstance(error, MLError) else f"{type(error).__name__}: {error}"

@@ -90,7 +90,7 @@ def heading(compiled: CompiledModel, number: int) -> str:
     segments = len({placement.segment for placement in placements})
     engines = dict.fromkeys(re.split("[,:]", placement.detail, maxsplit=1)[0] for placement in placements)
     divided = f", in {segments} segments" if segments > 1 else ""
-    # A section that only hands on its inputs has no placement, and no engine.
+    # A section that only returns its inputs has no placement, and no engine.
     ways = f" ({' + '.join(engines)})" if engines else ", which computes nothing"
     return f"section {number}: {nodes}, WebNN on {compiled.context.device.name}{ways}{divided}"
 

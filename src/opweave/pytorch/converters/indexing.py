@@ -198,7 +198,7 @@ def _(b: MLGraphBuilder, self: MLOperand, indices: Sequence[MLOperand | None], *
     x = self if order == list(range(self.rank)) else b.transpose(self, permutation=order)
     coordinates = _coordinates(b, [indices[axis] for axis in chosen])
     y = b.gather_nd(x, coordinates)
-    # Results of adjacent indices stand where the first index is; of others, in front.
+    # In PyTorch, the axes of adjacent indices replace the indexed axes; the axes of separate indices come first.
     rank = coordinates.rank - 1
     if chosen[0] and chosen == list(range(chosen[0], chosen[-1] + 1)):
         before = chosen[0]
@@ -390,7 +390,7 @@ def _(b: MLGraphBuilder, self: MLOperand, mask: MLOperand, source: MLOperand) ->
     shape = broadcast(self.shape, mask.shape)
     x, chosen = (y if y.shape == shape else b.expand(y, shape) for y in (self, mask))
     flat = b.cast(b.reshape(chosen, [prod(shape)]), "int64")
-    # The n-th element that is chosen gets element n - 1; those before the first one get any.
+    # The n-th chosen element gets source[n - 1]. Elements that are not chosen get any element, which `where` drops.
     places = b.max(b.sub(b.cumulative_sum(flat, 0), as_type(b, 1, "int64")), as_type(b, 0, "int64"))
     new = b.gather(b.reshape(source, [prod(source.shape)]), places, axis=0)
     return b.where(chosen, b.reshape(new, shape), x)

@@ -116,7 +116,7 @@ def _(
         options = _window(x, kernel_size, stride, padding, dilation, ceil_mode)
         refuse_if(not is_static(x.shape[2:]), "its positions need a known size of the input")
         _, positions = composites.max_pool_with_indices(b, x, **options)
-        # PyTorch counts the positions of each channel on their own.
+        # In PyTorch, positions begin at 0 in each channel.
         size = b.constant(np.array(prod(x.shape[2:]), "int64"))
         return _maxima(b, x, options), b.sub(positions, b.mul(b.div(positions, size), size))
 

@@ -41,11 +41,11 @@ def _resize(
     if factors is not None:
         refuse_if(min(factors) <= 0, f"its scales are {factors}")
         for factor, size, new in zip(factors, input.shape[2:], output_size or (), strict=False):
-            # Of a scale whose product with the size is whole, rounding may differ by 1.
+            # If size * scale is nearly an integer, rounding it down in float32 and in float64 may differ by 1.
             is_far = type(size) is int and type(new) is int and not -1e-3 < size * factor - new < 1 + 1e-3
             refuse_if(is_far, f"its sizes {list(output_size or ())} are not those of its scales {factors}")
         y = composites.resize(b, input, axes=axes, scales=factors, mode=mode, **options)
-        # The size is rounded down from a scale in float32 there, and in float64 by PyTorch.
+        # The composite rounds size * scale down in float32, PyTorch in float64.
         if output_size is None or list(y.shape[2:]) == list(output_size):
             return y
     refuse_if(output_size is None, "it has neither sizes nor scales")

@@ -245,7 +245,7 @@ class _Writing:
         """Bytes of workgroup memory per invocation, and in addition."""
         if self.before is None:
             return self._part_bytes, 0
-        # The producer's reductions and elements.
+        # 4 bytes per invocation for the reductions of the producer, and 4 bytes for each of its elements.
         return self._part_bytes + 4, 4 * self.first.few.source.desc.element_count
 
     def _within_memory(self, number: int) -> int:

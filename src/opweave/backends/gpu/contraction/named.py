@@ -44,8 +44,8 @@ def parts_for(problem: Problem, tile: Tile | TensorTile, splits: int, units: int
     """The split-K factor as a formula: `splits` for the sizes of the first run, and less for sizes with more tiles.
 
     The number of programs stays about that of the first run, or the number that keeps the device busy, and partial sums take
-    at most 1.5 times the memory. By the cost models, products of twice and half of these sizes then take 1.02 times (float32) and
-    1.09 times (TF32) as long as with the best tile and factor for their size, in the median.
+    at most 1.5 times the memory. By the cost models, products of twice and half of these sizes then take 1.02 times (float32)
+    and 1.09 times (TF32) as long as with the best tile and factor for their size, in the median.
     """
     count = -(-problem.rows // tile.rows) * -(-problem.columns // tile.columns) * problem.stacks
     if splits == 1 or is_static((count,)):

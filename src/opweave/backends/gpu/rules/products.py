@@ -45,7 +45,7 @@ def _(
         if c is None:
             return result
         added = c if beta == 1 else c * beta
-        # A size of `c` with a name may be 1 in a run: the shape is that of the products.
+        # The result has the shape of the products: a size of `c` with a name may be 1 in a run, and then broadcasts.
         return result + Traced(total.shape, stretch(added, total.shape))
 
     return Products(_product(a, b, a_transpose, b_transpose), finish)

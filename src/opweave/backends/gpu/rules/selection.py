@@ -257,7 +257,7 @@ def _in_rows(stages: Stages, state: Traced, classes: int, count: int, most: int)
     first = stages.store(firsts, "the first rows")
 
     def at(g: Traced, m: Traced, c: Traced) -> tuple[Traced, Traced]:
-        # A row that is dropped takes what is no box.
+        # Entries without a box go to an additional row, which is dropped.
         return _position(where(picked[g, m] >= 0, first[g] + cast(m, "int32"), total), total + 1), c
 
     def value(g: Traced, m: Traced, c: Traced) -> Traced:

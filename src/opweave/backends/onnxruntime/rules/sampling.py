@@ -52,7 +52,7 @@ def _has_kernel(
         return is_exact and bool(named) and mode != "cubic" and _fits_kernel(input, min(named)[0], mode == "linear")
     changed = resizing.resized_axes(input.shape, scales, sizes, axes, coordinates, roi, keep_aspect_ratio_policy)
     is_whole = all(axis.width == axis.new for axis in changed) or coordinates in ("half_pixel", "asymmetric")
-    # With a policy for the ratio of sizes, these are rounded; the engine rounds those down that it computes from scales.
+    # A policy that keeps the ratio of sizes rounds them to nearest; the engine rounds sizes that it computes from scales down.
     is_size = all(axis.width == axis.new or int(axis.width) == axis.new for axis in changed)
     if not changed or not (is_whole or is_symmetric) or not is_size:
         return False

@@ -96,7 +96,7 @@ def _(b: MLGraphBuilder, x: MLOperand, exponent: Tensor) -> Tensor:
     if is_float(x):
         return b.pow(x, as_type(b, exponent, x.data_type))
     if is_float(y):
-        # NumPy and ONNX Runtime compute in float64, which has all digits of int32, and cut off the result.
+        # NumPy and ONNX Runtime compute in float64, which has all digits of int32, and truncate the result.
         return _pow_in_double(b, x, exponent)
     # In a type wide enough for both, signed as the exponent: the bits of a product are the same for signed and unsigned bases.
     bits = max(32, INFO[x.data_type].bits, INFO[y.data_type].bits)

@@ -225,7 +225,7 @@ def _linear(b: MLGraphBuilder, X: Tensor, axes: Sequence[ResizedAxis], resizing:
         coordinates == "pytorch_half_pixel" and all(axis.new > 1 for axis in axes)
     )
     is_plain = resizing.mode == "linear" and not (resizing.antialias and any(axis.scale < 1 for axis in axes))
-    # Integers are rounded by resample2d, and cut off by ONNX.
+    # resample2d rounds integers to nearest, ONNX truncates them.
     if not same or not is_plain or not is_float(X):
         return None
     if any(axis.scale != np.float32(axis.new) / np.float32(axis.old) for axis in axes):
