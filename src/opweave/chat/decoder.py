@@ -223,7 +223,6 @@ class Decoder:
         self.tokens += tokens
 
     def _source(self, tokens: list[int]) -> MLTensor:
-        """A tensor with the tokens."""
         if len(tokens) > 1:
             source = self._prompts.get(len(tokens))
             if source is None:

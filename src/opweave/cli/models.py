@@ -354,7 +354,6 @@ def _info_of_program(
     precision: str,
     draw: Path | None,
 ) -> None:
-    """`info` of a program of PyTorch."""
     from .inputs import assumption
 
     session = open_program(model, fixed, limit, device, precision)
@@ -385,7 +384,6 @@ def _info_of_program(
 
 
 def _info_of_graph(session: GraphSession, draw: Path | None) -> None:
-    """`info` of a saved graph."""
     from .inputs import assumption, explain_assumption
 
     with explain_assumption(session.inputs):

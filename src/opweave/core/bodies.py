@@ -158,7 +158,6 @@ class GraphMessage:
 
     @classmethod
     def of(cls, graph: Graph) -> GraphMessage:
-        """The message of a graph."""
         constants = graph.constants
         constants += [o for o in graph.outputs.values() if o.is_constant and o not in constants]
         numbers = {operand: k for k, operand in enumerate([*graph.inputs.values(), *constants])}

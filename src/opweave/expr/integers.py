@@ -19,7 +19,6 @@ DIGIT_BITS = 4
 
 
 def constant(b: Operations, value: object, data_type: DataType) -> Operand:
-    """Return a constant of a builder."""
     array: np.ndarray = np.asarray(value, data_type)
     return Operand(b, Desc(data_type, array.shape), value=array)
 

@@ -42,7 +42,6 @@ class PreparedRecurrence:
         return self.loop.detail
 
     def cache_keys(self) -> Iterable[tuple[str, str]]:
-        """Key and kind of the files in the cache on disk with its code."""
         return self.loop.cache_keys()
 
     def bind(self, inputs: Mapping[str, Arrays], outputs: Sequence[np.ndarray]) -> Callable[[], None]:

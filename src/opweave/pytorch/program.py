@@ -257,7 +257,6 @@ class _Ends:
         self._sources: dict[Any, Any] = {}
 
     def build(self, results: list[Any], final: Mapping[Any, Any]) -> ConvertedProgram:
-        """Build the graph."""
         signature, conversion = self.program.graph_signature, self.conversion
         specs = signature.output_specs
         nodes = _output_nodes(self.program)

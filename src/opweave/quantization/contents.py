@@ -41,7 +41,6 @@ class GraphContents:
     """A graph of a model, or of a branch or loop, whose nodes and weights may be changed.
 
     Attributes:
-        graph: the graph.
         arrays: the initializers by name, as NumPy arrays.
         stored: the initializers' bytes by name, as in a file; None for a branch or loop, whose tensors hold their data.
         names: the names of all values of the model, from which new names must differ.
@@ -83,7 +82,7 @@ class GraphContents:
             self.stored.pop(name, None)
 
     def new_name(self, stem: str) -> str:
-        """Return a new name, and reserve it."""
+        """Return a new name in the model, and reserve it."""
         name, number = stem, 1
         while name in self.names:
             name, number = f"{stem}_{number}", number + 1

@@ -220,7 +220,7 @@ class _RemoteRunner(Runner):
 
 
 def watch(pid: int, is_done: Callable[[float], bool], work: str, seconds: float, max_bytes: int) -> None:
-    """Wait for the child process of an engine until `is_done(timeout)` returns true; raise once the child exceeds a limit.
+    """Wait for the child process of an engine until `is_done(timeout)` returns true.
 
     The limit of `seconds` does not include time spent stopped or waiting for a processor. `work` names the child's work in
     errors.

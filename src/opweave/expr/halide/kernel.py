@@ -79,7 +79,6 @@ class HalideKernel:
 
     @property
     def detail(self) -> str:
-        """The engine and its options, for tables."""
         return self._part.detail
 
     @property

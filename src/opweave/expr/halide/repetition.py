@@ -110,7 +110,6 @@ class HalideLoop:
         return self.joined
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
-        """Return a function that runs all steps, on C-contiguous arrays of the declared data types and shapes."""
         count = self.recurrence.states
         for place, output in enumerate(outputs):
             for number, array in enumerate(inputs):
@@ -121,7 +120,6 @@ class HalideLoop:
         return _LoopBinding(self, inputs, outputs).run
 
     def cache_keys(self) -> Iterable[tuple[str, str]]:
-        """Key and kind of the files in the cache on disk with its code."""
         shared = [runtime.runtime_key(), runtime.key(REPEAT)]
         return [(key, KIND) for key in (*shared, *(part.key for part in self._parts.values()))]
 

@@ -432,7 +432,7 @@ def _gemm(call: PaddedCall) -> int:
 
 
 def _batch(call: PaddedCall) -> int:
-    """Batches are apart."""
+    """Results are along the axis of batches, each of which the operator computes by itself."""
     unsupported_if(call.only(0) != 0, "it combines results")
     return 0
 

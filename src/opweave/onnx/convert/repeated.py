@@ -34,7 +34,6 @@ class TracedBody:
     """A sub-graph, traced in the builder `builder`.
 
     Attributes:
-        inputs: its inputs.
         outputs: the operands and the ONNX element types of its outputs; a constant has no operand yet.
         captured: operands of the graph around the body -> the inputs of the body that stand for them.
     """

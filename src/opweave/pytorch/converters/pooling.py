@@ -27,7 +27,7 @@ def _window(
     dilation: Sequence[int],
     ceil_mode: bool,
 ) -> dict[str, Any]:
-    """The options of poolings."""
+    """The options of Opweave's poolings for PyTorch's arguments."""
     axes = x.rank - 2
     window = values_of(kernel_size, axes)
     before, steps = values_of(padding, axes), values_of(stride, axes, window)

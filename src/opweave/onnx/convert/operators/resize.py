@@ -53,7 +53,6 @@ class _Resizing:
     keep_aspect_ratio_policy: str = "stretch"
 
     def changed_axes(self, X: Tensor) -> list[ResizedAxis]:
-        """The axes that change."""
         return resized_axes(
             shape_of(X),
             self.scales,
