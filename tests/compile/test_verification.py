@@ -121,7 +121,7 @@ def test_verified_engine_is_used_by_later_graphs(kind: str, passing: str, cache:
 def test_clock_does_not_count_a_wait_between_its_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait for a processor is read first, and the time after it: a wait between the two ended up in the time alone."""
     waits, now = [0.0, 4.0, 4.0], iter([14.0, 14.5])
-    monkeypatch.setattr(verifier, "_waited", lambda: waits.pop(0))
+    monkeypatch.setattr(verifier, "_waiting_time", lambda: waits.pop(0))
     monkeypatch.setattr(time, "perf_counter", lambda: next(now))
     monkeypatch.setattr(verifier, "stopped_seconds", lambda: 0.5)
     assert verifier._clock() == 10

@@ -173,7 +173,7 @@ class Sampler:
         """
         x: Any = b.input("logits", "float32", [1, 1, words]).reshape([1, words])
         if self._penalty != 1:
-            x = self._penalised(b, x, b.input("recent", "int32", [RECENT]))
+            x = self._penalise(b, x, b.input("recent", "int32", [RECENT]))
         if is_masked:
             x = x + b.input("mask", "float32", [words]).reshape([1, words])
         if self._temperature > 0:
@@ -191,7 +191,7 @@ class Sampler:
         top = b.reduce_max(x, axes=[1], keep_dimensions=True)
         return b.logical_and(b.equal(has_nan, 0.0), b.logical_not(b.is_infinite(top)))
 
-    def _penalised(self, b: MLGraphBuilder, x: Any, recent: Any) -> Any:
+    def _penalise(self, b: MLGraphBuilder, x: Any, recent: Any) -> Any:
         """The logits [1, words], with those of recent tokens changed. Equal tokens get equal values, in any order."""
         last = recent[RECENT - 1 :]
         tokens = b.where(b.lesser(recent, 0), last, recent).reshape([1, RECENT])

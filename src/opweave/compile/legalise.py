@@ -87,13 +87,13 @@ class _Rewriter(Recorder):
             raise OperationError(
                 f"{node.title}: its decomposition yields {_text(descs)}, it must yield {_text(declared)}"
             )
-        outputs = tuple(self._declared(node, *pair) for pair in zip(outputs, node.outputs, strict=True))
+        outputs = tuple(self._declare(node, *pair) for pair in zip(outputs, node.outputs, strict=True))
         for output, original in zip(outputs, node.outputs, strict=True):
             if output not in node.operands:  # a decomposition that changes nothing returns its operand
                 self.stand_for(output, original)
         return outputs
 
-    def _declared(self, node: Node, output: Operand, original: Operand) -> Operand:
+    def _declare(self, node: Node, output: Operand, original: Operand) -> Operand:
         """A result of the decomposition of a node, with the declared dimensions.
 
         Formulas of dimensions may differ although they are equal for the sizes of a run. Operations that read the result

@@ -198,7 +198,7 @@ class _NarrowReader:
         def build() -> Operand:
             input = self._copies[x]
             added = None if bias is None else self._vector(self._copies[bias])
-            y = product(self._builder, _packed(self._builder, columns), self._swap(input) if swap else input, added)
+            y = product(self._builder, _pack(self._builder, columns), self._swap(input) if swap else input, added)
             return finish(y)
 
         return build
@@ -246,7 +246,7 @@ class _NarrowReader:
             return None
 
         def build() -> Operand:
-            y = pick(self._builder, _packed(self._builder, rows), self._copies[indices])
+            y = pick(self._builder, _pack(self._builder, rows), self._copies[indices])
             return y if input.rank == 2 else self._builder.reshape(y, output.shape)
 
         return build
@@ -346,7 +346,7 @@ def _empty(builder: Recorder, rows: QuantizedConstant) -> Operand:
     return Operand(builder, desc, value=np.broadcast_to(np.uint8(0), desc.shape))
 
 
-def _packed(builder: Recorder, rows: QuantizedConstant) -> Operand:
+def _pack(builder: Recorder, rows: QuantizedConstant) -> Operand:
     """The packed numbers, which graphs of the same constant share."""
     return constant(builder, share(f"packed {rows.packed_shape}", [rows.numbers], rows.pack), "uint8")
 

@@ -378,7 +378,7 @@ def _plain(b: Operations, p: Packed, width: int) -> Packed:
             return constant(b, np.ascontiguousarray(pack_codes(whole, bits)), "uint8")
         total: Operand | float = float(more)
         for part, width, place in parts:
-            flat = b.reshape(part, [part.shape[0], *_joined(part.shape[1:])])
+            flat = b.reshape(part, [part.shape[0], *_join_axes(part.shape[1:])])
             total = _first(b, _unpack(b, flat, width), count) * 2**place + total
         assert not isinstance(total, float)
         return b.reshape(b.cast(b.pad(total, [0, 0], [0, ends]) if ends else total, "uint8"), shape)
@@ -392,7 +392,7 @@ def _plain(b: Operations, p: Packed, width: int) -> Packed:
     return Packed(weight, scale, zero_point, minimum, None, None, None, bits, 0, p.block_size)
 
 
-def _joined(shape: Sequence[int]) -> list[int]:
+def _join_axes(shape: Sequence[int]) -> list[int]:
     """A shape with all axes joined."""
     total = shape[0]
     for size in shape[1:]:
@@ -466,7 +466,7 @@ def _repeat_rows(b: Operations, operand: Operand, rows: int) -> Operand:
     return b.reshape(repeated, [rows, length])
 
 
-def _widened(b: Operations, operand: Operand) -> Operand:
+def _widen(b: Operations, operand: Operand) -> Operand:
     """Convert 16-bit floats to float32; a constant stays a constant."""
     if operand.is_constant and INFO[operand.data_type].bits == 16:
         return constant(b, operand.value.astype(np.float32), "float32")
@@ -517,7 +517,7 @@ def _(
     if minimum is not None:
         minimum = _repeat_rows(b, minimum, columns)
         # In float32, since the two parts may be much larger than their sum.
-        x, factors, added = widen(b, input), _widened(b, scale), None if bias is None else _widened(b, bias)
+        x, factors, added = widen(b, input), _widen(b, scale), None if bias is None else _widen(b, bias)
         product = matmul_n_bits(b, x, weight, factors, None, added, bits=bits, block_size=block_size, accuracy=accuracy)
         # The product subtracts the default zero point from the numbers. A kernel that rounds the input makes an error
         # proportional to the numbers: with zero points of 0, the error would be twice as large.
@@ -561,7 +561,7 @@ def _(
 
     if minimum is not None:
         # In float32, since the two parts may be much larger than their sum.
-        wide = _widened(b, scale)
+        wide = _widen(b, scale)
         picked = gather_n_bits(b, weight, wide, indices, width=width, bits=bits, block_size=block_size)
         offsets = pick(b.transpose(_plus_multiple(b, minimum, scale, 2 ** (bits - 1)), permutation=[1, 0]))
         blocks = scale.shape[1]

@@ -73,17 +73,17 @@ def _freeze_config(config: Mapping[str, Any]) -> dict[str, Any]:
     for name in config:
         is_name = isinstance(name, str) and name != "label"
         require(is_name, f"config must have names of parameters, got {short_repr(name)}")
-    return {name: _frozen(f"config[{name!r}]", value, MAX_DEPTH) for name, value in config.items()}
+    return {name: _freeze(f"config[{name!r}]", value, MAX_DEPTH) for name, value in config.items()}
 
 
-def _frozen(subject: str, value: Any, depth: int) -> Any:
+def _freeze(subject: str, value: Any, depth: int) -> Any:
     """A copy of a value as JSON has them; lists become tuples."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if depth and isinstance(value, (list, tuple)):
-        return tuple(_frozen(f"{subject}[{k}]", item, depth - 1) for k, item in enumerate(value))
+        return tuple(_freeze(f"{subject}[{k}]", item, depth - 1) for k, item in enumerate(value))
     if depth and isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _frozen(f"{subject}[{key!r}]", item, depth - 1) for key, item in value.items()}
+        return {key: _freeze(f"{subject}[{key!r}]", item, depth - 1) for key, item in value.items()}
     raise ValidationError(
         f"{subject[:80]} must be a value of JSON: None, a truth value, a number, a string, a list, or a dictionary with "
         f"strings as keys, got {short_repr(value)}"

@@ -84,10 +84,10 @@ class Body(HasSizes):
             return self
         key = tuple((name, sizes[name]) for name in sorted(names, key=str) if name in sizes)
         if key not in self._versions:
-            self._versions[key] = self._specialised(dict(sizes))
+            self._versions[key] = self._specialise(dict(sizes))
         return self._versions[key]
 
-    def _specialised(self, sizes: dict[str, Any]) -> Body:
+    def _specialise(self, sizes: dict[str, Any]) -> Body:
         from .specialise import specialise  # bodies of known sizes do without its imports
 
         shapes = [values_at(desc.shape, sizes) for desc in self.inputs]

@@ -91,11 +91,11 @@ def annotation_text(annotation: Any) -> str:
         if isinstance(annotation, type) and not get_args(annotation)
         else str(annotation)
     )
-    return _shortened(text)
+    return _shorten(text)
 
 
 @functools.cache
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """The text of an annotation without modules. Cached, since operations share most annotations."""
     # Quoted texts are values of a Literal, in which a dot ends no module.
     text = re.sub(r"""('[^']*'|"[^"]*")|\b(?:\w+\.)+(?=\w)""", lambda m: m[1] or "", text)

@@ -115,13 +115,13 @@ def _form_of_call(node: Expr, parts: list[LinearForm]) -> LinearForm | None:
         return LinearForm(_negative(parts[0].factor), _negative(parts[0].rest))
     if node.name == "mul":
         a, b = parts if parts[1].factor is None else parts[::-1]
-        return None if b.factor is not None or b.rest is None else _scaled(a, lambda x: _times(x, b.rest))
+        return None if b.factor is not None or b.rest is None else _scale(a, lambda x: _times(x, b.rest))
     if node.name == "div" and parts[1].factor is None and (divisor := parts[1].rest) is not None:
-        return _scaled(parts[0], lambda x: call("div", x, divisor))
+        return _scale(parts[0], lambda x: call("div", x, divisor))
     return None
 
 
-def _scaled(form: LinearForm, scale: Callable[[Expr], Expr]) -> LinearForm:
+def _scale(form: LinearForm, scale: Callable[[Expr], Expr]) -> LinearForm:
     return LinearForm(*(None if part is None else scale(part) for part in (form.factor, form.rest)))
 
 
@@ -202,7 +202,7 @@ def _with_axis(recurrence: Recurrence, count: int) -> Recurrence:
     places: list[int | None] = [0] * states
     places += [None if along is None else along.axis for along in recurrence.inputs]
     inputs = tuple(
-        Input(source.number, _inserted(source.desc, place, count), source.name)
+        Input(source.number, _insert_axis(source.desc, place, count), source.name)
         for source, place in zip(step.inputs, places, strict=True)
     )
     sources = dict(zip(step.inputs, zip(inputs, places, strict=True), strict=True))
@@ -210,7 +210,7 @@ def _with_axis(recurrence: Recurrence, count: int) -> Recurrence:
     bodies: list[Expr] = []
     shapes = []
     for output, target in zip(step.outputs, targets, strict=True):
-        desc = _inserted(output.desc, target, count)
+        desc = _insert_axis(output.desc, target, count)
         axes, at = axes_of(desc.shape), positions_of(desc.shape)
         old = [position for k, position in enumerate(at) if k != target]
         done: dict[Expr, Expr] = dict(zip(output.axes, old, strict=True))
@@ -233,7 +233,7 @@ def _with_axis(recurrence: Recurrence, count: int) -> Recurrence:
     return Recurrence(formula, states, moved, outputs)
 
 
-def _inserted(desc: Desc, place: int | None, count: int) -> Desc:
+def _insert_axis(desc: Desc, place: int | None, count: int) -> Desc:
     if place is None:
         return desc
     return Desc(desc.data_type, (*desc.shape[:place], count, *desc.shape[place:]))

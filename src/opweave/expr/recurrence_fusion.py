@@ -34,12 +34,12 @@ def with_producer(recurrence: Recurrence, number: int, formula: Formula, alongs:
     inputs = [*step.inputs[:place], *formula.inputs, *step.inputs[place + 1 :]]
     own = [Input(k, old.desc, old.name if old in step.inputs else "") for k, old in enumerate(inputs)]
     sources = dict(zip(inputs, own, strict=True))
-    body = as_read(_rewritten(output.body, sources), source.desc)
+    body = as_read(_rewrite(output.body, sources), source.desc)
 
     def element(at: Sequence[Expr]) -> Expr:
         return substitute(body, dict(zip(output.axes, at, strict=True)))
 
-    bodies = unify(*(_rewritten(old.body, sources, source, element) for old in step.outputs))
+    bodies = unify(*(_rewrite(old.body, sources, source, element) for old in step.outputs))
     outputs = tuple(Output(old.axes, new) for old, new in zip(step.outputs, bodies, strict=True))
     slices = (*recurrence.inputs[:number], *alongs, *recurrence.inputs[number + 1 :])
     return Recurrence(Formula(step.name, tuple(own), outputs), states, slices, recurrence.outputs)
@@ -68,7 +68,7 @@ def with_consumer(
     def element(at: Sequence[Expr]) -> Expr:
         return substitute(value, dict(zip(old.axes, at, strict=True)))
 
-    body = _rewritten(new.body, sources, formula.inputs[place], element)
+    body = _rewrite(new.body, sources, formula.inputs[place], element)
     outputs = list(step.outputs)
     outputs[states + number] = Output(axes_of(new.desc.shape), body)
     bodies = unify(*(output.body for output in outputs))
@@ -77,7 +77,7 @@ def with_consumer(
     return Recurrence(result, states, (*recurrence.inputs, *alongs), recurrence.outputs)
 
 
-def _rewritten(
+def _rewrite(
     body: Expr,
     sources: dict[Input, Input],
     replaced: Input | None = None,

@@ -153,7 +153,7 @@ def as_torch_op(op: Op[..., Any], name: str | None = None, *, outputs: int = 1) 
         return _map(_tensor_of, results)
 
     def infer(*values: Any, **keywords: Any) -> Any:
-        return _inferred(op, values, keywords)
+        return _infer_results(op, values, keywords)
 
     operator = torch.library.custom_op(full_name, compute, mutates_args=(), schema=schema)
     operator.register_fake(infer)
@@ -314,7 +314,7 @@ def _literal(value: Any) -> str:
     return str(list(value)) if isinstance(value, (tuple, list)) else str(value)
 
 
-def _inferred(op: Op[..., Any], values: Any, keywords: Mapping[str, Any]) -> Any:
+def _infer_results(op: Op[..., Any], values: Any, keywords: Mapping[str, Any]) -> Any:
     """Tensors without memory of the shapes that an operation's rule gives; sizes of PyTorch stay symbols."""
     import torch
 

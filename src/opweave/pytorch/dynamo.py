@@ -509,7 +509,7 @@ class GpuRunner:
         key = tuple((tensor.data_ptr(), tensor.shape) for tensor in tensors)
         if (binding := self._bindings.get(key)) is None:
             tensors_of = {
-                kind: {name: self._context.tensor_from(_borrowed(tensor)) for name, tensor in named.items()}
+                kind: {name: self._context.tensor_from(_borrow(tensor)) for name, tensor in named.items()}
                 for kind, named in {"inputs": inputs, "outputs": outputs}.items()
             }
             binding = self._bindings.put(key, (tensors_of["inputs"], tensors_of["outputs"]))
@@ -546,7 +546,7 @@ class BorrowedMemory:
         return cls({"shape": tuple(tensor.shape), "typestr": name, "data": (tensor.data_ptr(), False), "version": 3})
 
 
-def _borrowed(tensor: Any) -> Any:
+def _borrow(tensor: Any) -> Any:
     """The memory of a tensor that is not kept alive; a tensor without elements has none."""
     return BorrowedMemory.of(tensor) if tensor.numel() else tensor
 

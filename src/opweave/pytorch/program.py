@@ -168,7 +168,7 @@ def convert_program(
         subject = f"from_torch: input {name!r}"
         data_type = data_type_of(meta.dtype, subject)
         require_dense(meta, subject)
-        operand = builder.input(name, data_type, _declared(name, shape_of(meta), sizes, names))
+        operand = builder.input(name, data_type, _declare(name, shape_of(meta), sizes, names))
         inputs.append(ProgramInput(name, position, tensor, meta.dtype))
         values.append(operand)
     for index, size in later:
@@ -212,7 +212,7 @@ def state_of_input(program: Any, spec: Any) -> Any:
     return getattr(program, "tensor_constants", {}).get(spec.target)
 
 
-def _declared(name: str, shape: Sequence[Any], sizes: SizeNames, names: dict[tuple[str, int], str]) -> list[Any]:
+def _declare(name: str, shape: Sequence[Any], sizes: SizeNames, names: dict[tuple[str, int], str]) -> list[Any]:
     """The shape of an input: a symbol becomes a name, the user's if there is one."""
     declared: list[Any] = []
     for axis, size in enumerate(shape):

@@ -60,15 +60,15 @@ def refuse_if(condition: Any, reason: str) -> None:
 
 def converts(*names: str) -> Callable[[AtenConverter], AtenConverter]:
     """Register the decorated function as the converter of operators: `"aten.add.Tensor"`."""
-    return _registered(CONVERTERS, names)
+    return _register(CONVERTERS, names)
 
 
 def converts_complex(*names: str) -> Callable[[AtenConverter], AtenConverter]:
     """Register the decorated function as the converter of calls with complex tensors."""
-    return _registered(COMPLEX_CONVERTERS, names)
+    return _register(COMPLEX_CONVERTERS, names)
 
 
-def _registered(
+def _register(
     table: dict[str, tuple[AtenConverter, bool]], names: Sequence[str]
 ) -> Callable[[AtenConverter], AtenConverter]:
     def register(function: AtenConverter) -> AtenConverter:

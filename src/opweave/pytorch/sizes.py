@@ -70,7 +70,7 @@ def _extreme(kind: str, of_numbers: Callable[..., Any], sizes: Any) -> Any:
     return of_numbers(sizes)
 
 
-def _rounded(function: Callable[[float], int], number: Any) -> int:
+def _round_constant(function: Callable[[float], int], number: Any) -> int:
     """An integer of a constant, whose value PyTorch does not know while it exports."""
     if isinstance(number, Size):
         raise NotSupportedError(f"a size is {number} as a real number, rounded, a formula that sizes do not have")
@@ -93,9 +93,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "PythonMod": lambda a, b: a % b,
     "Max": maximum,
     "Min": minimum,
-    "TruncToInt": lambda number: _rounded(math.trunc, number),
-    "FloorToInt": lambda number: _rounded(math.floor, number),
-    "CeilToInt": lambda number: _rounded(math.ceil, number),
+    "TruncToInt": lambda number: _round_constant(math.trunc, number),
+    "FloorToInt": lambda number: _round_constant(math.floor, number),
+    "CeilToInt": lambda number: _round_constant(math.ceil, number),
 }
 """Functions of SymPy, by the name of their class."""
 

@@ -109,11 +109,11 @@ def bases_of(node: Any) -> list[Any]:
     bases = [base for base in inputs if _is_alias(value, base.meta["val"])]
     if bases or not inputs or not _may_be_view(node.target):
         return bases
-    value = _recomputed(node)
+    value = _recompute(node)
     return [base for base in inputs if _is_alias(value, base.meta["val"])]
 
 
-def _recomputed(node: Any) -> Any:
+def _recompute(node: Any) -> Any:
     """The result of a call for tensors without memory; those that a program from a file has share none.
 
     Calls such as `contiguous`, `reshape` and `to` copy what does not fit: tensors without memory tell them apart.
@@ -127,7 +127,7 @@ def _item(node: Any) -> Any:
     source, index = node.args
     items = source.meta["val"]
     if not any(_is_alias(items, base.meta["val"]) for base in source.all_input_nodes):
-        items = _recomputed(source)
+        items = _recompute(source)
     return items[index]
 
 
@@ -302,7 +302,7 @@ class Views:
         )
 
 
-def _reshaped(b: Any, old: MLOperand, new: MLOperand, *_: Any, **__: Any) -> MLOperand:
+def _reshape_back(b: Any, old: MLOperand, new: MLOperand, *_: Any, **__: Any) -> MLOperand:
     return new if new.shape == old.shape else b.reshape(new, old.shape)
 
 
@@ -310,24 +310,24 @@ def _same(b: Any, old: MLOperand, new: MLOperand, *_: Any, **__: Any) -> MLOpera
     return new
 
 
-def _permuted(b: Any, old: MLOperand, new: MLOperand, dims: Any) -> MLOperand:
+def _permute_back(b: Any, old: MLOperand, new: MLOperand, dims: Any) -> MLOperand:
     order = [axis % old.rank for axis in dims]
     return b.transpose(new, permutation=[order.index(axis) for axis in range(old.rank)])
 
 
-def _transposed(b: Any, old: MLOperand, new: MLOperand, first: int = 0, second: int = 1) -> MLOperand:
+def _transpose_back(b: Any, old: MLOperand, new: MLOperand, first: int = 0, second: int = 1) -> MLOperand:
     order = list(range(old.rank))
     order[first], order[second] = order[second], order[first]
     return b.transpose(new, permutation=order)
 
 
-def _sliced(b: Any, old: MLOperand, new: MLOperand, *args: Any, **kwargs: Any) -> MLOperand:
+def _slice_back(b: Any, old: MLOperand, new: MLOperand, *args: Any, **kwargs: Any) -> MLOperand:
     from .converters.indexing import slice_scatter
 
     return slice_scatter(b, old, new, *args, **kwargs)
 
 
-def _selected(b: Any, old: MLOperand, new: MLOperand, dim: int, index: int) -> MLOperand:
+def _select_back(b: Any, old: MLOperand, new: MLOperand, dim: int, index: int) -> MLOperand:
     from .converters.indexing import select_scatter
 
     return select_scatter(b, old, new, dim, index)
@@ -339,14 +339,14 @@ def _on_diagonal(b: Any, old: MLOperand, new: MLOperand, *args: Any, **kwargs: A
     return diagonal_scatter(b, old, new, *args, **kwargs)
 
 
-def _joined(b: Any, old: MLOperand, new: Any, sizes: Any, dim: int = 0) -> MLOperand:
+def _join_back(b: Any, old: MLOperand, new: Any, sizes: Any, dim: int = 0) -> MLOperand:
     return new[0] if len(new) == 1 else b.concat(new, dim % old.rank)
 
 
-def _stacked(b: Any, old: MLOperand, new: Any, dim: int = 0) -> MLOperand:
+def _stack_back(b: Any, old: MLOperand, new: Any, dim: int = 0) -> MLOperand:
     axis = dim % old.rank
     shape = [*old.shape[:axis], 1, *old.shape[axis + 1 :]]
-    return _joined(b, old, [b.reshape(row, shape) for row in new], (), axis)
+    return _join_back(b, old, [b.reshape(row, shape) for row in new], (), axis)
 
 
 _WRITERS: dict[str, Callable[..., Any]] = {
@@ -364,21 +364,21 @@ _WRITERS: dict[str, Callable[..., Any]] = {
             "reshape_as",
             "sum_to_size",
         ),
-        _reshaped,
+        _reshape_back,
     ),
     **dict.fromkeys(("alias", "detach", "contiguous", "lift", "to", "type_as", "conj_physical"), _same),
     **dict.fromkeys((name.removeprefix("aten::") for name in _DROPOUTS), _same),
-    "permute": _permuted,
-    "transpose": _transposed,
-    "t": _transposed,
-    "numpy_T": lambda b, old, new: _permuted(b, old, new, range(old.rank)[::-1]),
+    "permute": _permute_back,
+    "transpose": _transpose_back,
+    "t": _transpose_back,
+    "numpy_T": lambda b, old, new: _permute_back(b, old, new, range(old.rank)[::-1]),
     **dict.fromkeys(
         (f"{prefix}{name}" for prefix in ("", "unsafe_") for name in ("chunk", "split", "split_with_sizes")),
-        _joined,
+        _join_back,
     ),
-    "unbind": _stacked,
-    "slice": _sliced,
-    "select": _selected,
+    "unbind": _stack_back,
+    "slice": _slice_back,
+    "select": _select_back,
     "diagonal": _on_diagonal,
 }
 """Views -> what puts the new value of a view into its base."""

@@ -53,7 +53,7 @@ def compare_layers(
     targets = [name for name, other in results.items() if name in computed and other in ends]
     if not targets:
         return {}
-    nodes, starts = _needed(new, [results[name] for name in targets], computed)
+    nodes, starts = _nodes_for(new, [results[name] for name in targets], computed)
     expected = _observe(old, [*targets, *(name for name in starts if name in computed)], feed)
     targets = [name for name in targets if _is_float(expected[name])]
     new_names = [results[name] for name in targets]
@@ -129,7 +129,7 @@ def _is_float(array: Any) -> bool:
     return isinstance(array, np.ndarray) and array.dtype.kind == "f"
 
 
-def _needed(model: ModelContents, targets: Sequence[str], computed: set[str]) -> tuple[list[NodeProto], list[str]]:
+def _nodes_for(model: ModelContents, targets: Sequence[str], computed: set[str]) -> tuple[list[NodeProto], list[str]]:
     """The nodes that compute `targets` from values in `computed`, and the values that they start from."""
     graph = model.proto.graph
     nodes = list(graph.node)
@@ -153,7 +153,7 @@ def _needed(model: ModelContents, targets: Sequence[str], computed: set[str]) ->
 def _observe(model: ModelContents, names: Sequence[str], feed: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Run a model in ONNX Runtime, and return the values with these names."""
     names = list(dict.fromkeys(names))
-    nodes, _ = _needed(model, names, set())
+    nodes, _ = _nodes_for(model, names, set())
     return _run(model, nodes, {}, names, feed)
 
 

@@ -69,7 +69,7 @@ def parse(
         feed = {_only_input(interface, kind).name: _image(kind, body, interface.inputs[0], dict(options), max_bytes)}
     elif kind == NPY:
         argument = _only_input(interface, kind)
-        feed = {argument.name: _typed(_array(memoryview(body), "the body"), argument)}
+        feed = {argument.name: _require_type(_array(memoryview(body), "the body"), argument)}
     else:
         feed = _archive(body, interface, max_bytes)
     return InferenceRequest(None, feed, _outputs(interface, [value for name, value in options if name == "output"]))
@@ -103,7 +103,7 @@ def _outputs(interface: Interface, wanted: Sequence[str]) -> dict[str, bool]:
     return dict.fromkeys(wanted or names, False)
 
 
-def _typed(array: np.ndarray, argument: Argument) -> np.ndarray:
+def _require_type(array: np.ndarray, argument: Argument) -> np.ndarray:
     """Require the declared data type; the shape is checked with those of all requests."""
     label = f"input {argument.name!r}"
     require(argument.dtype.kind != "O", f"{label} has strings, which files of NumPy cannot hold here")
@@ -172,7 +172,7 @@ def _archive(body: bytes, interface: Interface, max_bytes: int) -> dict[str, np.
                 with archive.open(entry) as file:
                     # Without the size, zipfile decompresses more than the entry announces, and cuts it afterwards.
                     data = memoryview(file.read(entry.file_size))
-                feed[name] = _typed(_array(data, f"input {name!r}"), arguments[name])
+                feed[name] = _require_type(_array(data, f"input {name!r}"), arguments[name])
     except MLError:
         raise
     except Exception as error:  # zipfile and the decompressors raise many types
@@ -206,7 +206,7 @@ def _image(kind: str, body: bytes, argument: Argument, options: dict[str, str], 
     require(is_float or not numbers.keys() & options.keys(), f"{label} is UINT8, for which pixels are not scaled")
     for name in ("scale", "std"):
         require(bool((numbers[name] != 0).all()), f"{name} must not be 0")
-    pixels = _decoded(kind, body, CHANNELS[channels], (width, height), fit, max_bytes // dtype.itemsize)
+    pixels = _decode(kind, body, CHANNELS[channels], (width, height), fit, max_bytes // dtype.itemsize)
     pixels = pixels.reshape(*pixels.shape[:2], channels)
     if order == "bgr" and channels > 1:
         pixels = pixels[..., [2, 1, 0, *range(3, channels)]]
@@ -262,7 +262,7 @@ def _numbers(options: Mapping[str, str], name: str, default: float, count: int) 
     return numbers
 
 
-def _decoded(kind: str, body: bytes, mode: str, size: tuple[int, int], fit: str, max_values: int) -> np.ndarray:
+def _decode(kind: str, body: bytes, mode: str, size: tuple[int, int], fit: str, max_values: int) -> np.ndarray:
     """Decode a picture to an array [height, width, …] of uint8; a side of 0 keeps that of the picture."""
     image_module = import_extra("PIL.Image", "server", "reading pictures")
     ops = import_extra("PIL.ImageOps", "server", "reading pictures")

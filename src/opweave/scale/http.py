@@ -360,7 +360,7 @@ def _http_error(http: HTTPRequest, error: Exception) -> Response:
     return error_response(text, error.status_code, error.headers)
 
 
-def _disconnected(http: HTTPRequest, error: Exception) -> Response:
+def _answer_disconnect(http: HTTPRequest, error: Exception) -> Response:
     return Response(status_code=400)  # nobody reads it
 
 
@@ -371,7 +371,7 @@ def _failure(http: HTTPRequest, error: Exception) -> Response:
 EXCEPTION_HANDLERS: dict[Any, Any] = {
     MLError: _bad_request,
     HTTPException: _http_error,
-    ClientDisconnect: _disconnected,
+    ClientDisconnect: _answer_disconnect,
     Exception: _failure,
 }
 """Responses by the class of an error."""

@@ -141,9 +141,9 @@ class _Initialiser:
         if instance is not None and self._left:
             self._left -= 1
             return partial(self._initialise, instance)
-        return self._compiled().__get__(instance, owner)
+        return self._compile().__get__(instance, owner)
 
-    def _compiled(self) -> Any:
+    def _compile(self) -> Any:
         init = self.owner.__dict__["__init__"]
         if init is self:  # otherwise another thread has compiled it
             init = self.owner.__init__ = _compile_init(self.owner, self._fields, self._protects, self._kw_only)
@@ -155,7 +155,7 @@ class _Initialiser:
         required = {name for name in parameters if self._fields[name].keys().isdisjoint(("default", "default_factory"))}
         are_apart = len(values) == len(args) + len(kwargs) and not (self._kw_only and args)
         if not (are_apart and required <= values.keys() <= set(parameters)):
-            self._compiled()(instance, *args, **kwargs)  # raises the error
+            self._compile()(instance, *args, **kwargs)  # raises the error
             return
         for name, options in self._fields.items():
             if name in values:

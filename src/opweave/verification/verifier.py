@@ -259,16 +259,16 @@ def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
 
 def _clock() -> float:
     """Time without waits of this thread for a processor, and without stops: this process has the lowest priority."""
-    waited = _waited()
+    waited = _waiting_time()
     while True:
         now = time.perf_counter() - stopped_seconds()
-        before, waited = waited, _waited()
+        before, waited = waited, _waiting_time()
         # Read again if the thread has waited between the readings of the clocks: the wait might count or not.
         if waited == before:
             return now - waited
 
 
-def _waited() -> float:
+def _waiting_time() -> float:
     """Seconds for which this thread has waited for a processor."""
     if sys.platform == "linux":
         with suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:

@@ -48,11 +48,11 @@ class GpuArena(Generic[M]):
         if sum(self.sizes) > MAX_EXCESS * sum(in_use):
             self._resize(in_use)
         else:
-            self._resize([self._grown(*pair) for pair in zip_longest(self.sizes, needed, fillvalue=-1)])
+            self._resize([self._grow_size(*pair) for pair in zip_longest(self.sizes, needed, fillvalue=-1)])
         buffers = dict(zip(homes, self._buffers, strict=False))
         return [DeviceArray(desc, buffers[home]) for desc, home in zip(descs, plan.homes, strict=True)]
 
-    def _grown(self, size: int, needed: int) -> int:
+    def _grow_size(self, size: int, needed: int) -> int:
         """The new size of a buffer of `size` bytes, -1 for none."""
         if size >= needed:
             return size

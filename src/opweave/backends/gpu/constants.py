@@ -30,7 +30,7 @@ class GpuConstant:
 
     @classmethod
     def of(cls, array: np.ndarray) -> GpuConstant:
-        return cls(array, _unchanged)
+        return cls(array, _identity)
 
     def make(self) -> np.ndarray:
         """The elements."""
@@ -65,7 +65,7 @@ class GpuConstant:
         return owner_of(self.source)
 
 
-def _unchanged(source: np.ndarray) -> np.ndarray:
+def _identity(source: np.ndarray) -> np.ndarray:
     return source
 
 

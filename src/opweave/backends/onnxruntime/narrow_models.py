@@ -330,7 +330,7 @@ class _NarrowModel:
         if node is None or len(node.output) != 1 or not node.input:
             return None
         if node.op_type == DEQUANTISES and node.domain in (*ONNX, MICROSOFT):
-            return self._dequantised(node)
+            return self._dequantisation_of(node)
         if node.domain not in ONNX or node.op_type not in _MOVES or (table := self._table(node.input[0])) is None:
             return None
         attributes = {attribute.name: attribute for attribute in node.attribute}
@@ -346,7 +346,7 @@ class _NarrowModel:
         sizes = [int(size) for size in shape]
         return table.reshape(sizes) if prod(sizes) == prod(table.shape) else None
 
-    def _dequantised(self, node: Any) -> QuantizedConstant | None:
+    def _dequantisation_of(self, node: Any) -> QuantizedConstant | None:
         """The operands of a DequantizeLinear of constants, with scales in the rank of the numbers."""
         numbers, scale, zero_point = (self._array(name) if name else None for name in (*node.input, "")[:3])
         if numbers is None or scale is None or numbers.dtype.name not in NARROW or numbers.ndim < 2:

@@ -38,7 +38,7 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
     if device == "cpu" and not is_measured and disk_cache.has_layers(exported.KIND):
         if exported.is_exportable(backend, graph):
             key = exported.key_of(backend, graph)
-        if key and (session := _imported(backend, graph, key)) is not None:
+        if key and (session := _import_session(backend, graph, key)) is not None:
             return session
     ctx = Emitter(backend.precision)
     try:
@@ -64,7 +64,7 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
     return session
 
 
-def _imported(backend: OpenVino, graph: Graph, key: str) -> OpenVinoSession | None:
+def _import_session(backend: OpenVino, graph: Graph, key: str) -> OpenVinoSession | None:
     """The session of a compiled model in a saved graph; None if there is none."""
     if (parts := exported.imported(key)) is None:
         return None

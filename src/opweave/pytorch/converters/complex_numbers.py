@@ -348,7 +348,7 @@ for _name in ("eq", "ne"):
 # Fourier transforms ---------------------------------------------------------------------------------------------------
 
 
-def _normalized(b: MLGraphBuilder, x: MLOperand, count: Any, normalization: int, inverse: bool) -> MLOperand:
+def _normalise(b: MLGraphBuilder, x: MLOperand, count: Any, normalization: int, inverse: bool) -> MLOperand:
     """Scale a transform: by 1, 1 / sqrt(count) or 1 / count; an inverse `composites.dft` is divided by the count already."""
     factors = {
         (0, False): 1, (1, False): 1 / count**0.5, (2, False): 1 / count,
@@ -373,14 +373,14 @@ def _(b: MLGraphBuilder, self: MLOperand, dim: Sequence[int], normalization: int
     *others, last = _axes(dim, self.rank)
     count = math.prod([self.shape[axis] for axis in (*others, last)])
     x = composites.dft(b, b.reshape(self, [*self.shape, 1]), axis=last, onesided=onesided)
-    return _normalized(b, _transform(b, x, others, False), count, normalization, False)
+    return _normalise(b, _transform(b, x, others, False), count, normalization, False)
 
 
 @converts_complex("aten._fft_c2c.default")
 def _(b: MLGraphBuilder, self: MLOperand, dim: Sequence[int], normalization: int, forward: bool) -> MLOperand:
     axes = _axes(dim, self.rank - 1)
     count = math.prod([self.shape[axis] for axis in axes])
-    return _normalized(b, _transform(b, self, axes, not forward), count, normalization, not forward)
+    return _normalise(b, _transform(b, self, axes, not forward), count, normalization, not forward)
 
 
 @converts_complex("aten._fft_c2r.default")
@@ -390,7 +390,7 @@ def _(b: MLGraphBuilder, self: MLOperand, dim: Sequence[int], normalization: int
     x = composites.dft(
         b, _transform(b, self, others, True), last_dim_size, axis=last, inverse=True, onesided=True
     )  # fmt: skip
-    return _normalized(b, b.reshape(x, x.shape[:-1]), count, normalization, True)
+    return _normalise(b, b.reshape(x, x.shape[:-1]), count, normalization, True)
 
 
 @converts("aten.stft.default", "aten.stft.center")
@@ -417,5 +417,5 @@ def _(b: MLGraphBuilder, self: MLOperand, n_fft: int, *args: Any, call: AtenCall
         b, signal, window, step=hop, frame_length=n_fft, onesided=True if onesided is None else onesided
     )  # fmt: skip
     y = b.transpose(y, permutation=[0, 2, 1, 3])
-    y = _normalized(b, y, n_fft, 1 if options.get("normalized") else 0, False)
+    y = _normalise(b, y, n_fft, 1 if options.get("normalized") else 0, False)
     return y if self.rank > 1 else b.reshape(y, y.shape[1:])

@@ -32,7 +32,7 @@ def _convolve(
     return result
 
 
-def _transposed(
+def _convolve_transposed(
     b: MLGraphBuilder,
     x: MLOperand,
     weight: MLOperand,
@@ -125,7 +125,7 @@ def convolution(
     }
     if transposed:
         window["output_padding"] = values_of(output_padding, axes)
-    run = _transposed if transposed else _convolve
+    run = _convolve_transposed if transposed else _convolve
     return with_batches(b, input, axes + 2, lambda x: run(b, x, weight, bias, **window))
 
 

@@ -204,7 +204,7 @@ def _(b: MLGraphBuilder, self: MLOperand, output_size: Sequence[int], *, call: A
             return _means(b, x, window, False)
         refuse_if(not is_static([*x.shape[2:], *counts]), "its sizes are not known")
         for axis, count in enumerate(counts, 2):
-            x = _averaged(b, x, axis, count)
+            x = _average(b, x, axis, count)
         return x
 
     result: MLOperand = with_batches(b, self, axes + 2, pool)
@@ -230,7 +230,7 @@ def _bounds(size: int, count: int) -> list[tuple[int, int]]:
     return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
 
 
-def _averaged(b: MLGraphBuilder, x: MLOperand, axis: int, count: int) -> MLOperand:
+def _average(b: MLGraphBuilder, x: MLOperand, axis: int, count: int) -> MLOperand:
     """Average windows along one axis, as a product with a matrix."""
     size = x.shape[axis]
     if size == count:

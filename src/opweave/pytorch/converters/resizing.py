@@ -142,7 +142,7 @@ def _(
     call: Any,
 ) -> MLOperand:
     sizes = output_size if output_size is not None else _sizes_of(call.value)
-    return _antialiased(b, call.name, input, sizes, scale_factors, align_corners)
+    return _antialias(b, call.name, input, sizes, scale_factors, align_corners)
 
 
 @converts("aten._upsample_bilinear2d_aa.default", "aten._upsample_bicubic2d_aa.default")
@@ -154,10 +154,10 @@ def _(
     *scales: float | None,
     call: Any,
 ) -> MLOperand:
-    return _antialiased(b, call.name, self, output_size, scales or None, align_corners)
+    return _antialias(b, call.name, self, output_size, scales or None, align_corners)
 
 
-def _antialiased(
+def _antialias(
     b: MLGraphBuilder,
     name: str,
     x: MLOperand,

@@ -8,7 +8,7 @@ from ...core.graph import MLOperand
 from ..registry import BFLOAT16, as_type, converts, refuse_if
 
 
-def _normalized(
+def _normalise(
     b: MLGraphBuilder,
     x: MLOperand,
     weight: MLOperand | None,
@@ -62,7 +62,7 @@ def batch_norm(
 ) -> MLOperand:
     """Normalise channels by running statistics, or without them by those of the batch."""
     if not training and running_mean is not None and running_var is not None:
-        return _normalized(b, input, weight, bias, running_mean, running_var, eps)
+        return _normalise(b, input, weight, bias, running_mean, running_var, eps)
     refuse_if(
         running_mean is not None, "it is in training mode, and updates its running statistics; call eval() before"
     )
@@ -80,7 +80,7 @@ def _(
     momentum: float,
     eps: float,
 ) -> tuple[MLOperand | None, ...]:
-    return _normalized(b, input, weight, bias, running_mean, running_var, eps), None, None
+    return _normalise(b, input, weight, bias, running_mean, running_var, eps), None, None
 
 
 @converts("aten._native_batch_norm_legit.no_stats")
@@ -127,7 +127,7 @@ def _(
     if not use_input_stats:
         assert running_mean is not None
         assert running_var is not None
-        return _normalized(b, input, weight, bias, running_mean, running_var, eps)
+        return _normalise(b, input, weight, bias, running_mean, running_var, eps)
     refuse_if(
         running_mean is not None, "it is in training mode, and updates its running statistics; call eval() before"
     )

@@ -154,7 +154,7 @@ class QuantizedReader(ElementReader):
         if q.blocks > 1:
             lines.append(f"let term = {part(first)} % {stride}u;")
         if self.width == 1:
-            value = self._element(self._joined("bits", "upper"), self.block_values("line", "term"))
+            value = self._element(self._join_bits("bits", "upper"), self.block_values("line", "term"))
             return [function(f"elements_{self.name}", ["at: u32"], [*lines, f"return {value};"], "f32")]
         values, is_word = list[str](), q.bits == 8
         whole = self.block_values("line", "term")
@@ -164,11 +164,11 @@ class QuantizedReader(ElementReader):
         for k in range(4):
             block = whole if q.is_whole(4) else self.block_values("line", plus("term", k))
             number = f"(bits >> {k * q.bits}u)" if k == 3 and is_word else _number("bits", k, q.bits)
-            values.append(self._element(self._joined(number, _number("upper", k, q.upper_bits)), block))
+            values.append(self._element(self._join_bits(number, _number("upper", k, q.upper_bits)), block))
         lines.append(f"return vec4<f32>({', '.join(values)});")
         return [function(f"elements_{self.name}", ["at: u32"], lines, "vec4<f32>")]
 
-    def _joined(self, number: str, upper: str) -> str:
+    def _join_bits(self, number: str, upper: str) -> str:
         """A number as u32, from its lower and its upper bits."""
         return number if self._upper is None else f"({number} | ({upper} << {self.quantized.bits}u))"
 
@@ -212,7 +212,7 @@ class QuantizedReader(ElementReader):
         values = []
         if self._upper is not None:
             for number in range(self.deep):
-                code = self._joined(
+                code = self._join_bits(
                     _number(word, number, bits), _number(f"{word}_upper", number, self.quantized.upper_bits)
                 )
                 values.append(f"bitcast<f32>({code} | {BIAS_BITS}) - {BIAS + self.quantized.middle}.0f")
@@ -247,7 +247,7 @@ class QuantizedReader(ElementReader):
             values = []
             for e in range(4):
                 k = 4 * h + e
-                number = self._joined(_number(word, k, bits), _number(f"{word}_upper", k, self.quantized.upper_bits))
+                number = self._join_bits(_number(word, k, bits), _number(f"{word}_upper", k, self.quantized.upper_bits))
                 at = plus(term, 4 * h + e)
                 at = at if last is None else f"min({at}, {last}u)"
                 values.append(self._element(number, self.block_values(line, at)))
@@ -338,7 +338,7 @@ def in_words(
         for name in ("scale", "scale_unit", "minimum", "minimum_unit"):
             buffer = getattr(q, name)
             if buffer is not None:
-                changed[name] = _halved(buffer, arranged)
+                changed[name] = _to_halves(buffer, arranged)
     q = replace(q, **changed)  # type: ignore[arg-type]
     return replace(matrix, source=source, stride=numbers, quantized=q), arranged
 
@@ -366,7 +366,7 @@ _ARE_HALVES: ByIdentity[np.ndarray, bool] = ByIdentity()
 """The results of `_are_halves`, which graphs of several sizes ask of the same constants."""
 
 
-def _halved(buffer: Input, arranged: dict[Input, GpuConstant]) -> Input:
+def _to_halves(buffer: Input, arranged: dict[Input, GpuConstant]) -> Input:
     """Store a constant as float16 if that changes no element: the scales of many files were float16 before."""
     if buffer.desc.data_type != "float32":
         return buffer

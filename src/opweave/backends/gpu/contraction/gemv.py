@@ -505,7 +505,7 @@ class _Writing:
                 yield f"let t{c}_{k} = {self._total(few)};"
             if reader.by_word:
                 for h in halves:
-                    yield f"let g{c}_{k}_{h} = {_divided(few[h], reader.powers(h))};"
+                    yield f"let g{c}_{k}_{h} = {_divide_terms(few[h], reader.powers(h))};"
                 few = [f"g{c}_{k}_{h}" for h in halves]
             for j, n in product(range(len(readers)), lines):
                 total = f"sum_{k}_{j}.{'xyzw'[n]}" if self.fours else f"sum_{k}_{j}"
@@ -578,7 +578,7 @@ class _Writing:
         return self.few.load(place, width) if self.before is None else f"{FEW}[{place}]"
 
 
-def _divided(vector: str, powers: Sequence[float]) -> str:
+def _divide_terms(vector: str, powers: Sequence[float]) -> str:
     """Four terms divided by powers of two, which is exact."""
     parts = (
         f"{vector}.{e}" + (f" * {1 / power}f" if power > 1 else "") for e, power in zip("xyzw", powers, strict=True)

@@ -104,7 +104,7 @@ def _scale_of_vector(program: Workgroups, vector: Local) -> Local:
     return scale
 
 
-def _joined(old: Traced | None, new: Traced) -> Traced:
+def _concatenate(old: Traced | None, new: Traced) -> Traced:
     """Concatenate along axis 2."""
     assert old is not None
     past, shape = old.shape[2], (*new.shape[:2], old.shape[2] + new.shape[2], *new.shape[3:])
@@ -232,7 +232,7 @@ def _(
         pairs = zip(
             pasts, present, ("the keys", "the values", "scales of the keys", "scales of the values"), strict=True
         )
-        return [stages.store(_joined(old, added), label) for old, added, label in pairs]
+        return [stages.store(_concatenate(old, added), label) for old, added, label in pairs]
 
     def plan(stages: Stages) -> list[Traced]:
         if past_key_scale is not None:

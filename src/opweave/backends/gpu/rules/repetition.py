@@ -393,7 +393,7 @@ class _RepeatedStep:
                 self._write(index, output)
             for source, output, local in zip(first.inputs, first.outputs[:count], self.new, strict=False):
                 tile, rest = self._variables(output)
-                body = self._shared(self._localised(output, tile, rest), (tile, *rest))
+                body = self._hoist(self._localise(output, tile, rest), (tile, *rest))
                 self._fill(local, (tile, *rest), self._unless_padding(self._as_kept(body, source), output, tile, rest))
             if divided.second is not None:
                 for stored in divided.second.stored:
@@ -438,7 +438,7 @@ class _RepeatedStep:
             time = ir.call("sub", Const(self.length - 1, "index"), time)
         return (*parts[:axis], time, *parts[axis:])
 
-    def _localised(self, array: Output | Stored, tile: Index, rest: Sequence[Index]) -> Expr:
+    def _localise(self, array: Output | Stored, tile: Index, rest: Sequence[Index]) -> Expr:
         """The element of an array of the step, which reads states in local arrays and slices in sequences."""
         step, count = self.recurrence.step, self.recurrence.states
         done: dict[Expr, Expr] = dict(zip(array.axes, self._position(array, tile, rest), strict=True))
@@ -459,7 +459,7 @@ class _RepeatedStep:
                 at = parts if along is None else self._at_time(parts, along.axis, along.backward)
                 operand = self.operands[number]
                 assert isinstance(operand, Input)
-                done[node] = Load(operand, at if along is None else self._joined(operand, at, along.axis))
+                done[node] = Load(operand, at if along is None else self._join_time(operand, at, along.axis))
         return done[array.body]
 
     @staticmethod
@@ -485,11 +485,11 @@ class _RepeatedStep:
         """Write an output of a step."""
         along, target = self.recurrence.outputs[index], self.results[self.recurrence.states + index]
         tile, rest = self._variables(output)
-        body = self._shared(self._localised(output, tile, rest), (tile, *rest))
+        body = self._hoist(self._localise(output, tile, rest), (tile, *rest))
         at = self._at_time(self._position(output, tile, rest), along.axis, along.backward)
-        self._add_write(target, (tile, *rest), self._joined(target, at, along.axis), body)
+        self._add_write(target, (tile, *rest), self._join_time(target, at, along.axis), body)
 
-    def _joined(self, sequence: Input, at: tuple[Expr, ...], axis: int) -> tuple[Expr, ...]:
+    def _join_time(self, sequence: Input, at: tuple[Expr, ...], axis: int) -> tuple[Expr, ...]:
         """The position in a sequence whose axis of time is, in the step, an axis of chunks before that of time."""
         if len(at) == sequence.desc.rank:
             return at
@@ -523,7 +523,7 @@ class _RepeatedStep:
     def _store(self, stored: Stored) -> None:
         """Compute an array that the step stores."""
         tile, rest = self._variables(stored)
-        body = self._shared(self._localised(stored, tile, rest), (tile, *rest))
+        body = self._hoist(self._localise(stored, tile, rest), (tile, *rest))
         data_type = STATES.get(stored.desc.data_type)
         if data_type is None:
             raise NotSupportedError(f"kernels keep no arrays of {stored.desc.data_type}")
@@ -532,7 +532,7 @@ class _RepeatedStep:
 
     # Sums ------------------------------------------------------------------------------------------------------------
 
-    def _shared(self, body: Expr, axes: tuple[Index, ...]) -> Expr:
+    def _hoist(self, body: Expr, axes: tuple[Index, ...]) -> Expr:
         """Compute reductions before the elements, if several elements need them, or few invocations would be busy."""
         if self.is_elementwise:
             return body
@@ -547,14 +547,14 @@ class _RepeatedStep:
                     continue
                 if isinstance(node, Reduce):
                     inner = rewrite(node.body, context | frozenset(node.variables))
-                    done[node] = self._reduced(Reduce(node.reduction, node.variables, inner), context)
+                    done[node] = self._result_of(Reduce(node.reduction, node.variables, inner), context)
                 else:
                     done[node] = node.rebuild(tuple(done[part] for part in node.parts))
             return done[root]
 
         return rewrite(body, frozenset(axis for axis in axes if axis.extent != 1))
 
-    def _reduced(self, node: Reduce, context: frozenset[Index]) -> Expr:
+    def _result_of(self, node: Reduce, context: frozenset[Index]) -> Expr:
         """A reduction, or the load of its result. `context` are the variables of the positions that need it."""
         free = tuple(sorted((v for v in node.free if v in context), key=lambda v: v.serial))
         results, size = math.prod(v.extent for v in free), ir.size_of(node.variables)

@@ -105,7 +105,7 @@ def _(
     values = ctx.repeat("Loop", [trips, first, *states], descs, captures, body=graph)
     stacked = values[len(states) :]
     pairs = zip(stacked, directions_of(stacked_backward, len(stacked)), strict=True)
-    return [*values[: len(states)], *(_flipped(ctx, value) if is_flipped else value for value, is_flipped in pairs)]
+    return [*values[: len(states)], *(_flip(ctx, value) if is_flipped else value for value, is_flipped in pairs)]
 
 
 def _scan(
@@ -135,7 +135,7 @@ def _scan(
     )
 
 
-def _flipped(ctx: Emitter, value: Value) -> Value:
+def _flip(ctx: Emitter, value: Value) -> Value:
     """Reverse the first axis."""
     limits = [ctx.constant([number]) for number in (-1, -(2**63) + 1, 0, -1)]
     flipped: Value = ctx.emit("Slice", value, *limits, shape=value.shape)
