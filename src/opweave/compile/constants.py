@@ -54,22 +54,22 @@ def fold_constants(graph: Graph, origin: Mapping[Node, Node]) -> tuple[Graph, Ma
 
     Args:
         graph: whose nodes the device runs.
-        origin: the node that each of its nodes comes from; the second result is the same for the new graph.
+        origin: the node that each node of `graph` comes from; the second result is this map for the new graph.
     """
     from ..backends.reference import reference
 
     outputs = set(graph.outputs.values())
-    known = set(graph.constants)
+    constants = set(graph.constants)
     foldable: list[Node] = []
     fresh: set[Operand] = set()
     halves = _widened_for_products(graph)
     for node in graph.nodes:
         if node in halves:
             continue
-        is_constant = bool(node.operands) and known.issuperset(node.operands) and outputs.isdisjoint(node.outputs)
+        is_constant = bool(node.operands) and constants.issuperset(node.operands) and outputs.isdisjoint(node.outputs)
         if is_constant and _is_cheap(node) and reference.supports(node):
             foldable.append(node)
-            known.update(node.outputs)
+            constants.update(node.outputs)
             if node.op not in _MOVES or not fresh.isdisjoint(node.operands):
                 fresh.update(node.outputs)
     if not fresh:
@@ -126,9 +126,11 @@ def _is_cheap(node: Node) -> bool:
         return False
     if not all(is_static(operand.shape) for operand in (*node.operands, *node.outputs)):
         return False
-    taken, given = (sum(_bytes(operand) for operand in operands) for operands in (node.operands, node.outputs))
+    operand_bytes, result_bytes = (
+        sum(_bytes(operand) for operand in operands) for operands in (node.operands, node.outputs)
+    )
     count = sum(operand.desc.element_count for operand in (*node.operands, *node.outputs))
-    if count > MAX_ELEMENTS or given > taken + MAX_GROWTH:
+    if count > MAX_ELEMENTS or result_bytes > operand_bytes + MAX_GROWTH:
         return False
     return node.op not in _QUICK or prod(node.outputs[0].shape) * max(node.operands[0].shape, default=1) <= MAX_PRODUCTS
 

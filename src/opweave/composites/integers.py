@@ -84,8 +84,8 @@ def _(
 ) -> Operand:
     """Sum as many products at a time in float32 as are exact, and add the partial sums as integers."""
     x, y = _difference(builder, a, a_zero_point), _difference(builder, b, b_zero_point)
-    known = _constant_difference(b, b_zero_point)
-    most = None if known is None else np.abs(known).max(axis=(*range(b.rank - 2), b.rank - 1), initial=0)
+    difference = _constant_difference(b, b_zero_point)
+    most = None if difference is None else np.abs(difference).max(axis=(*range(b.rank - 2), b.rank - 1), initial=0)
     total = None
     for start, end in _exact_parts(x.shape[-1], most, 1):
         columns = builder.slice(x, [*[0] * (x.rank - 1), start], [*x.shape[:-1], end - start])

@@ -397,11 +397,11 @@ def _require_nvrtc(is_installed: bool, trouble: Callable[[], str], title: str, a
         raise MissingExtraError(text)
     from ..backends.cuda import compiler, nvrtc
 
-    known = nvrtc.architectures()
-    unknown = [architecture for architecture in architectures if architecture not in known]
+    available = nvrtc.architectures()
+    unknown = [architecture for architecture in architectures if architecture not in available]
     require(
         not unknown,
-        f"{title}: check: {compiler.version()} compiles for {', '.join(known)}, not for {', '.join(unknown)}",
+        f"{title}: check: {compiler.version()} compiles for {', '.join(available)}, not for {', '.join(unknown)}",
     )
 
 

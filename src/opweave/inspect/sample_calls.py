@@ -57,12 +57,12 @@ def sample_calls(op: CustomOp[Any], arguments: Mapping[str, Any]) -> list[list[N
     names = (*op.operands, *op.attributes)
     for name in arguments:
         require(name in names, f"{op.name}: check: there is no parameter {name!r}{meant(name, names)}")
-    given = {name: _operand(op, name, arguments[name]) for name in op.operands if name in arguments}
+    operands = {name: _operand(op, name, arguments[name]) for name in op.operands if name in arguments}
     attributes = {name: arguments[name] for name in op.attributes if name in arguments}
     for name in op.attributes:
         if name not in attributes and name not in op.defaults:
             attributes[name] = _number(op, name)
-    return [_calls(op, given, attributes, data_type) for data_type in _data_types(op, given)]
+    return [_calls(op, operands, attributes, data_type) for data_type in _data_types(op, operands)]
 
 
 def _operand(op: CustomOp[Any], name: str, value: Any) -> Any:

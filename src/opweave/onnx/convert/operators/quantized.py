@@ -61,8 +61,8 @@ def _optional(b: MLGraphBuilder, zero_point: Tensor | None) -> MLOperand | None:
     """A zero point as an operand; None for constant zeros."""
     if zero_point is None:
         return None
-    known = constant_or_same(zero_point)
-    return None if isinstance(known, np.ndarray) and not known.any() else operand(b, zero_point)
+    value = constant_or_same(zero_point)
+    return None if isinstance(value, np.ndarray) and not value.any() else operand(b, zero_point)
 
 
 # Products ------------------------------------------------------------------------------------------------------------
