@@ -48,7 +48,7 @@ def test_arrays_in_any_order(shape: tuple[int, ...], order: tuple[int, ...], dat
 @pytest.mark.usefixtures("threads")
 def test_copy_transposes_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = []
-    turn = layout._turn
+    turn = layout._transpose
 
     def noted(target: np.ndarray, *rest: Any) -> None:
         shapes.append(target.shape)
