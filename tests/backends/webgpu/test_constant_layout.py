@@ -48,13 +48,13 @@ def test_arrays_in_any_order(shape: tuple[int, ...], order: tuple[int, ...], dat
 @pytest.mark.usefixtures("threads")
 def test_copy_transposes_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = []
-    turn = layout._transpose
+    transpose = layout._transpose
 
     def noted(target: np.ndarray, *rest: Any) -> None:
         shapes.append(target.shape)
-        turn(target, *rest)
+        transpose(target, *rest)
 
-    monkeypatch.setattr(layout, "_turn", noted)
+    monkeypatch.setattr(layout, "_transpose", noted)
     source = np.arange(3 * 70 * 50, dtype=np.float32).reshape(3, 50, 70).transpose(0, 2, 1)
     target = np.zeros(source.shape, np.float32)
     layout.copy(target, source)
