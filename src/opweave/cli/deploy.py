@@ -86,7 +86,7 @@ def deploy(
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
-            "--allow-host", help="A further name of this machine in requests, as of a proxy. May be repeated."
+            "--allow-host", help="A further name of this machine in requests, such as a proxy's. May be repeated."
         ),
     ] = None,
     grace: Annotated[float, typer.Option(min=1, help="Seconds that requests may take after a signal to stop.")] = 30.0,

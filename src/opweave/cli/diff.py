@@ -16,7 +16,7 @@ from .models import Bounds, Inputs, Mean, ModelOrProgram, Seed, Sizes, Std, open
 from .tune import INTERRUPTED
 
 DIFFERENT = 1
-"""The exit status if operations differ, as of `diff` in Unix."""
+"""The exit status if operations differ, like that of `diff` in Unix."""
 
 
 @app.command()

@@ -4,7 +4,7 @@ Segments are in topological order, and a segment contains all nodes on paths bet
 
 Nodes of one level and kind form a segment. A node's level is the largest number of changes of kind on a path to the node. A
 node that depends on constants alone gets the highest level that its readers allow, so that it joins their segment. A node with
-a unique kind (a kernel, say) is a segment alone. Nodes of the kind `fusion.kind` share a segment only if they fit together.
+a unique kind, such as a kernel, is a segment alone. Nodes of the kind `fusion.kind` share a segment only if they fit together.
 """
 
 from __future__ import annotations

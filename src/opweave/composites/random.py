@@ -160,7 +160,7 @@ def random_uniform(
     """Draw uniformly distributed numbers.
 
     Args:
-        key: uint32 [4], as of `random_key`. Equal keys give equal numbers.
+        key: uint32 [4], such as a key of `random_key`. Equal keys give equal numbers.
         shape: the shape of the result.
         low: the lowest number.
         high: the end of the interval, which is excluded, unless `low + (high - low) * x` is rounded to it.
@@ -204,7 +204,7 @@ def random_normal(
     """Draw normally distributed numbers.
 
     Args:
-        key: uint32 [4], as of `random_key`. Equal keys give equal numbers.
+        key: uint32 [4], such as a key of `random_key`. Equal keys give equal numbers.
         shape: the shape of the result.
         mean: the mean of the distribution.
         scale: the standard deviation.
@@ -246,7 +246,7 @@ def bernoulli(self: Builder, input: Operand, key: Operand, *, label: str = "") -
 
     Args:
         input: float32 or float16, any rank: probabilities from 0 to 1.
-        key: uint32 [4], as of `random_key`. Equal keys give equal numbers.
+        key: uint32 [4], such as a key of `random_key`. Equal keys give equal numbers.
 
     Returns: An operand uint8 of the shape of `input`, the same on all devices: 1 where the number of `random_uniform` is below
         the probability. NaN counts as 0.
@@ -280,7 +280,7 @@ def multinomial(
 
     Args:
         input: float32 or float16 [batches, classes].
-        key: uint32 [4], as of `random_key`. Equal keys give equal classes.
+        key: uint32 [4], such as a key of `random_key`. Equal keys give equal classes.
         samples: the number of classes to draw for each batch, with replacement.
         data_type: "int32" or "int64".
 

@@ -13,7 +13,7 @@ class Lost(Future[Info]):
     """Resolves when the context is lost: `done()`, `result()`, `add_done_callback()`, or `await` it."""
 
     def cancel(self) -> bool:
-        """Do nothing: a cancelled wait (by a timeout, say) must not cancel other waits."""
+        """Do nothing: cancelling one wait, for example by a timeout, must not cancel other waits."""
         return False
 
     def __await__(self) -> Generator[Any, None, Info]:

@@ -159,7 +159,7 @@ def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
 
 
 def is_excluded(names: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Whether a name matches one of some patterns, as of files.
+    """Whether a name matches one of some patterns, in which "*" and "?" are wildcards.
 
     >>> is_excluded(["/encoder/layer.0/MatMul"], ["/encoder/*"])
     True

@@ -158,7 +158,7 @@ def begin(task: Task) -> Child | str:
             return "the process ends"
         try:
             child = Child(_start(lock))
-        except Exception as error:  # a limit of processes, say
+        except Exception as error:  # for example, the limit of processes is reached
             return f"no child process: {error}"
         _children.add(child)
     child.send(task)

@@ -51,7 +51,7 @@ class AttentionMatch:
         operands: other operands of the scores.
         changes: element-wise operations on a score, in order.
         permutation: permutation of the result's axes; empty for none.
-        zeroes: whether weights that are NaN, as of a query that sees no key, are replaced by 0.
+        zeroes: whether NaN in weights, which a query gets that sees no key, are replaced by 0.
     """
 
     nodes: tuple[Node, ...]

@@ -68,7 +68,7 @@ def stack_offset(matrix: Matrix | ProblemWindow, stack: str, stacks: int, number
 
 
 def window_axes(window: ProblemWindow) -> str:
-    """The letters of a window's axes in names of variables: "yx" or "zyx", say."""
+    """The letters of a window's axes in names of variables, such as "yx" or "zyx"."""
     return "zyx"[-len(window.size) :]
 
 
