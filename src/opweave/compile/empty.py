@@ -78,12 +78,12 @@ def _decomposition_of(node: Node) -> Callable[..., Any]:
     )
     if not operands:
         raise NotSupportedError(
-            f"{node.title}: there are no elements in its result {results}, beside which only operations with a "
-            "decomposition compute other results"
+            f"{node.title}: there are no elements in its result {results}, but there are in others; only "
+            "operations with a decomposition compute these"
         )
     raise NotSupportedError(
-        f"{node.title}: there are no elements in {operands}, from which only operations with a decomposition compute "
-        "elements, and kernels for the host if no operand has elements"
+        f"{node.title}: there are no elements in {operands}; only operations with a decomposition compute elements from "
+        "such operands, and kernels for the host if no operand has elements"
     )
 
 

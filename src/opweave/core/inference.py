@@ -146,7 +146,7 @@ def _infer_by_samples(
             except ValidationError as error_at_sizes:
                 refusal = error_at_sizes
             except ArithmeticError:
-                refusal = ValidationError("a size must not be divided by 0")
+                refusal = ValidationError("a formula divides a size by 0")
             else:
                 samples.append(sizes)
             if len(samples) == SAMPLES:
@@ -154,7 +154,7 @@ def _infer_by_samples(
         if results:
             break
     else:
-        raise type(error)(f"{error}; with numbers, it says: {refusal}")
+        raise type(error)(f"{error}; with numbers as sizes, the error is: {refusal}")
     _check_counts(results)
     columns = list(zip(*map(descs_of, results), strict=True))
     fitted = tuple(

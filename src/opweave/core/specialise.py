@@ -83,7 +83,7 @@ def specialise(graph: Graph, shapes: Sequence[Shape], sizes: dict[str, Any], max
     except (ValidationError, ZeroDivisionError) as error:
         listed = ", ".join(f"{name} = {size}" for name, size in sizes.items() if not isinstance(name, UnknownName))
         if isinstance(error, ZeroDivisionError):
-            raise ValidationError(f"{node.title}: a size must not be divided by 0; the sizes are {listed}") from None
+            raise ValidationError(f"{node.title}: a formula divides a size by 0; the sizes are {listed}") from None
         raise type(error)(f"{error}; the sizes are {listed}") from None
     return Graph.reaching({name: copies[operand] for name, operand in graph.outputs.items()})
 

@@ -195,7 +195,7 @@ def read_json(text: bytes) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         entries = dict(pairs)
         if len(entries) < len(pairs):
-            raise ValueError("a name is there twice")
+            raise ValueError("an object has a name twice")
         return entries
 
     def refuse(text: str) -> float:

@@ -349,11 +349,11 @@ class Server:
     def _upgrade(self, stream: Stream, request: Request, upgrade: str) -> None:
         """Check origin and token, switch the protocol, and serve the connection until it ends."""
         if request.method != "GET" or request.path != "/":
-            raise HttpError(404, "connections are made by GET /")
+            raise HttpError(404, "an upgrade must be requested by GET /")
         self._check_origin(request)
         is_plain = upgrade == "opweave"
         if not is_plain and upgrade != "websocket":
-            raise HttpError(400, "there is no such protocol to change to")
+            raise HttpError(400, "Upgrade must be websocket or opweave")
         offered = request.tokens("sec-opweave-protocol" if is_plain else "sec-websocket-protocol")
         if PROTOCOL not in offered:
             raise HttpError(400, f"the protocol must be {PROTOCOL}")
@@ -367,7 +367,7 @@ class Server:
         else:
             key = request.headers.get("sec-websocket-key", "")
             if request.headers.get("sec-websocket-version") != "13" or not re.fullmatch(r"[A-Za-z0-9+/]{22}==", key):
-                raise HttpError(400, "this is not WebSocket 13")
+                raise HttpError(400, "Sec-WebSocket-Version must be 13, and Sec-WebSocket-Key 16 bytes in base64")
             headers |= {"Sec-WebSocket-Accept": WebSocketMessages.accept(key), "Sec-WebSocket-Protocol": PROTOCOL}
             messages = WebSocketMessages(stream)
         stream.is_trusted = True
