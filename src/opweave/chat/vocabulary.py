@@ -232,9 +232,6 @@ class Vocabulary:
     def decode(self, tokens: Sequence[int]) -> str:
         """Join tokens to a text.
 
-        Args:
-            tokens: the numbers of the tokens.
-
         Returns:
             The text, without control tokens. Bytes that are no characters become U+FFFD.
         """
@@ -276,11 +273,7 @@ class Vocabulary:
         return self._guidance
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes of a token's text, which may be a part of a character; its name for a control token.
-
-        Args:
-            token: the number of the token.
-        """
+        """The bytes of a token's text, which may be a part of a character; its name for a control token."""
         text = self._tokens[token]
         if self.is_control(token):
             return text.encode()

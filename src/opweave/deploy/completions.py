@@ -113,10 +113,6 @@ class Completion:
 class CompletionQueue:
     """Runs the requests for one model, one after the other.
 
-    Args:
-        decoder: the model.
-        vocabulary: its tokens.
-
     Attributes:
         count: the number of requests that wait or run.
     """

@@ -53,13 +53,7 @@ def export_module(
 
 
 class ModuleRunner:
-    """Runs the graph of a program on arguments of the module.
-
-    Attributes:
-        program: the exported program.
-        context: the context of the graph.
-        converted: the program as a graph.
-    """
+    """Runs the graph of an exported program on arguments of the module."""
 
     def __init__(
         self,

@@ -132,7 +132,6 @@ class LayerCopies:
     """Copies of the steps of a layer, for one run of layers.
 
     Args:
-        run: the run.
         nodes: all nodes of the graph.
         order: the number of each node.
         reads: for each operand, the numbers of the nodes with which its readers are scheduled.

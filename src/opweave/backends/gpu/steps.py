@@ -108,9 +108,7 @@ class Kernels:
     """The kernels of a graph as `steps` in execution order, with the place of each array in expressions.
 
     Attributes:
-        steps: the kernels.
         begun: results of `GpuBackend.begin`.
-        places: the place of each array.
         cached: for a place, the results of kernels that read nothing else, while its elements do not change.
         computed: for the place of a computed constant, the places of the constants that it was computed from.
     """
