@@ -108,12 +108,12 @@ class RuleTable:
 class _Loading:
     """Run `load` once, and `load_for` once for each module, in the first thread that asks; other threads wait.
 
-    Both may ask again in the same thread.
+    Both may call `run` again in the same thread.
 
     Attributes:
         is_done: whether all rules are loaded.
-        modules: the modules of operations whose rules are loaded. Those that an import asks for within another join when
-            the outermost ends: a file of rules serves several modules of operations, and may be half imported.
+        modules: the modules of operations whose rules are loaded. Those that an import loads within another are added
+            when the outermost ends: a file of rules serves several modules of operations, and may be half imported.
     """
 
     def __init__(self, load: Callable[[], None] | None = None, load_for: Callable[[str], None] | None = None) -> None:

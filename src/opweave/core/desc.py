@@ -23,7 +23,7 @@ MAX_COUNTS = 1024
 
 @lru_cache(MAX_COUNTS)
 def _count_of(shape: tuple[int, ...]) -> int:
-    """The product of dimensions. With names it is a formula, and graphs ask for that of the same shapes again and again."""
+    """The product of dimensions. Cached: with names it is a formula, and graphs need it for the same shapes many times."""
     # Integers of NumPy would overflow, and they are equal to those that the cache has.
     return prod(size.item() if hasattr(size, "item") else size for size in shape)
 

@@ -41,7 +41,7 @@ class SizeValues:
         self._values: dict[Dimension, Any] = {}
 
     def note(self, value: Any, shape: Iterable[Dimension]) -> None:
-        """Note that a value has these dimensions: the first value that has a size is asked for it."""
+        """Note that a value has these dimensions. A size is later read from the first value that has it."""
         for axis, size in enumerate(shape):
             if isinstance(size, Size):
                 self._places.setdefault(size, (value, axis))
