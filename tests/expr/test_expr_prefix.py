@@ -10,7 +10,7 @@ import pytest
 
 from opweave import expr
 from opweave.core.graph import Desc
-from opweave.expr.prefix import chunked
+from opweave.expr.prefix import to_chunks
 from opweave.expr.recurrence import Along, Recurrence, evaluate_recurrence
 from opweave.expr.tracing import trace
 
@@ -66,7 +66,7 @@ def test_chunks_give_the_results_of_all_steps(name: str, axis: int, backward: bo
     x = RNG.standard_normal((*SHAPE[:axis], STEPS, *SHAPE[axis:])).astype("float32")
     w = RNG.standard_normal(SHAPE).astype("float32")
     expected = run(recurrence, [*first, x, w])
-    parts = chunked(recurrence, CHUNKS)
+    parts = to_chunks(recurrence, CHUNKS)
     assert parts is not None
     divided = x.reshape(*SHAPE[:axis], CHUNKS, STEPS // CHUNKS, *SHAPE[axis:])
     units = [np.full((CHUNKS, *SHAPE), value, "float32") for value in (1, 0) for _ in range(states)]
@@ -90,16 +90,16 @@ def test_chunks_give_the_results_of_all_steps(name: str, axis: int, backward: bo
     ],
 )
 def test_other_steps_have_no_chunks(function: Any) -> None:
-    assert chunked(recurrence_of(function, 1, 0, False), CHUNKS) is None
+    assert to_chunks(recurrence_of(function, 1, 0, False), CHUNKS) is None
 
 
 def test_states_that_depend_on_each_other_have_no_chunks() -> None:
-    assert chunked(recurrence_of(lambda g, h, x, w: (h, g + x), 2, 0, False), CHUNKS) is None
+    assert to_chunks(recurrence_of(lambda g, h, x, w: (h, g + x), 2, 0, False), CHUNKS) is None
 
 
 def test_zero_stays_zero_although_factors_overflow() -> None:
     recurrence = recurrence_of(lambda h, x, w: (h * 1e6 + x * 0,), 1, 0, False)
-    parts = chunked(recurrence, 2)
+    parts = to_chunks(recurrence, 2)
     assert parts is not None
     x = np.zeros((2, 40, *SHAPE), "float32")
     with np.errstate(over="ignore"):
@@ -113,7 +113,7 @@ def test_factors_and_sums_are_rows_of_their_own() -> None:
     """States that read nothing of each other are divided alike, so that each workgroup has few elements."""
     from opweave.expr.recurrent_step import divide_step, rows_of
 
-    parts = chunked(recurrence_of(lambda h, x, w: (h * 0.5 + x,), 1, 0, False), CHUNKS)
+    parts = to_chunks(recurrence_of(lambda h, x, w: (h * 0.5 + x,), 1, 0, False), CHUNKS)
     assert parts is not None
     rows = rows_of(divide_step(parts.factors), parts.factors.states)
     assert [row.extent for row in rows] == [CHUNKS, *SHAPE]

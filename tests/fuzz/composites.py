@@ -20,7 +20,7 @@ import opweave as ow
 from fuzz.builder import LARGEST, RandomMake, record, spoiled
 from fuzz.frame import Campaign, Finding
 from opweave import composites
-from opweave.core.dtypes import ANY, FLOATS, INFO, widened
+from opweave.core.dtypes import ANY, FLOATS, INFO, extend_types
 from opweave.lazy.custom_call import CustomOp
 
 OUTCOMES = frozenset({"refused", "large", "agreed", "computed"})
@@ -184,7 +184,7 @@ def extreme(rng: random.Random, array: np.ndarray, kinds: str) -> np.ndarray:
 def widest(rng: random.Random, data_type: str, types: tuple[str, ...]) -> str:
     """A data type beyond the specification that operands of these types may have; the type itself if there is none."""
     takes_all = set(types) >= set(ANY)
-    return rng.choice([t for t in widened(types, takes_all) if t not in ANY] or [data_type])  # type: ignore[arg-type]
+    return rng.choice([t for t in extend_types(types, takes_all) if t not in ANY] or [data_type])  # type: ignore[arg-type]
 
 
 def beyond(array: np.ndarray, data_type: str, other: str) -> np.ndarray:

@@ -15,7 +15,7 @@ from ..core.graph import Node, is_beyond
 from ..expr import kernels
 from ..support.errors import NotSupportedError
 from .loops import EXPRESSION, formula_of
-from .widen import may_widen, widened
+from .widen import may_widen, wide_decomposition
 
 HOST_KERNELS = ("cpu", "wasm")
 """The devices of users' kernels that run on the host, the preferred one first."""
@@ -110,7 +110,7 @@ class Chooser:
     def decomposition_of(self, node: Node) -> Callable[..., Any] | None:
         """The function that replaces a node of kind None."""
         is_on_device = self._backend is not self._host
-        return widened(node) if is_on_device and may_widen(node, self._backend) else node.op.decomposition
+        return wide_decomposition(node) if is_on_device and may_widen(node, self._backend) else node.op.decomposition
 
     def choose(self, node: Node) -> Implementation | None:
         """Return the first candidate that applies; None if there is none.

@@ -18,7 +18,7 @@ def may_widen(node: Node, backend: Backend) -> bool:
     return bool(beyond) and is_beyond(node) and not is_widening(node) and beyond.issubset(backend.stores)
 
 
-def widened(node: Node) -> Callable[..., Any]:
+def wide_decomposition(node: Node) -> Callable[..., Any]:
     """The decomposition that casts the operands of a node to wider types, and the results back, which wraps or rounds."""
     if node.op is ops.quantize_linear and node.op.decomposition is not None:  # it saturates at the range of the result
         parts: Callable[..., Any] = node.op.decomposition

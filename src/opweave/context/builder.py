@@ -15,7 +15,7 @@ from ..core.dtypes import DataType
 from ..core.graph import Desc, Graph, MLOperand, Operand, check_desc
 from ..core.operation import Limits, Op
 from ..core.sizes import Size, is_static
-from ..memory.arrays import as_array, constant_array, describe, fit, unpacked
+from ..memory.arrays import as_array, constant_array, describe, fit, unpack
 from ..ops import Operations
 from ..ops.constants import constant, has_sizes
 from ..support import hints
@@ -204,7 +204,7 @@ class MLGraphBuilder(Operations):
                     self._check_open()  # after the conversions, as in Web IDL
                     check_desc(desc, self._max_byte_length, takes_empty=self.takes_empty)
                     return self._operand_type(
-                        self, desc, value=constant_array(fit(unpacked(array, desc), "buffer", desc))
+                        self, desc, value=constant_array(fit(unpack(array, desc), "buffer", desc))
                     )
                 case (str() as data_type, (int() | float() | np.number()) as number) if not isinstance(number, bool):
                     checked = dtypes.check(data_type, self.takes_all_types)

@@ -157,11 +157,11 @@ def is_float(data_type: str) -> bool:
 
 
 @cache
-def widened(data_types: tuple[DataType, ...], takes_narrow: bool = False) -> tuple[DataType, ...]:
+def extend_types(data_types: tuple[DataType, ...], takes_narrow: bool = False) -> tuple[DataType, ...]:
     """Allowed data types with those beyond the specification: float64 and bfloat16 wherever float16, 16-bit integers wherever
     integers of 8 and 32 bits of the same sign, narrow types for operations that take all data types and only move them.
 
-    >>> widened(("float32", "float16")), widened(("int32", "int64")), "int4" in widened(ANY, True)
+    >>> extend_types(("float32", "float16")), extend_types(("int32", "int64")), "int4" in extend_types(ANY, True)
     (('float32', 'float16', 'float64', 'bfloat16'), ('int32', 'int64'), True)
     """
     more: list[str] = ["float64", "bfloat16"] if "float16" in data_types else []

@@ -176,7 +176,7 @@ class Op(Generic[P, R]):
 
     @property
     def widened_limits(self) -> Mapping[str, Limits]:
-        """The limits with data types beyond the specification, which ONNX models and drafts have (`dtypes.widened`)."""
+        """The limits with data types beyond the specification, which ONNX models and drafts have (`dtypes.extend_types`)."""
         if not self.widens:
             return self.limits
         if self._all_limits is None:
@@ -185,7 +185,7 @@ class Op(Generic[P, R]):
 
     def _widen(self, name: str, limit: Limits) -> Limits:
         types = limit.data_types
-        return limit if isinstance(types, str) else Limits(dtypes.widened(types, name in self.narrow), limit.ranks)
+        return limit if isinstance(types, str) else Limits(dtypes.extend_types(types, name in self.narrow), limit.ranks)
 
     def named(self, name: str, doc: str, example: str = "", /, **limits: Limits) -> Op[P, R]:
         """Make another operation of the same function, with other `limits`.

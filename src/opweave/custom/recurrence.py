@@ -134,7 +134,7 @@ def _declare(function: Callable[..., Any], states: tuple[str, ...], constants: t
 def _with_attributes(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function with the signature of `function`, and the attributes of all recurrences."""
 
-    def declared() -> None:
+    def declaration() -> None:
         """Stand for the step."""
 
     signature = inspect.signature(function)
@@ -143,10 +143,10 @@ def _with_attributes(function: Callable[..., Any]) -> Callable[..., Any]:
         inspect.Parameter("axis", keyword, default=0, annotation="int"),
         inspect.Parameter("direction", keyword, default="forward", annotation='Literal["forward", "backward"]'),
     ]
-    declared.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
+    declaration.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
-        setattr(declared, name, getattr(function, name))
-    return declared
+        setattr(declaration, name, getattr(function, name))
+    return declaration
 
 
 class _Roles:

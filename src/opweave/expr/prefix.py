@@ -42,14 +42,14 @@ class ChunkedRecurrence:
     steps: Recurrence
 
 
-def chunked(recurrence: Recurrence, count: int) -> ChunkedRecurrence | None:
+def to_chunks(recurrence: Recurrence, count: int) -> ChunkedRecurrence | None:
     """A recurrence in `count` chunks; None if it is not linear in states of float32.
 
     States of the parts have a first axis of chunks, sequences this axis before that of time.
 
     >>> from .tracing import trace
     >>> step = trace(lambda h, x: (h + (x - h) * 0.5, h), "low", [Desc("float32", (3,))] * 2)
-    >>> parts = chunked(Recurrence(step, 1, (Along(0),), (Along(0),)), 4)
+    >>> parts = to_chunks(Recurrence(step, 1, (Along(0),), (Along(0),)), 4)
     >>> print(*parts.steps.results_for([Desc("float32", (4, 3)), Desc("float32", (4, 100, 3))]))
     float32[4, 3] float32[4, 100, 3]
     >>> print(parts.factors.step)

@@ -153,7 +153,7 @@ def _with_names(seen: Sequence[Shapes]) -> tuple[Shapes, dict[str, int]]:
     names: dict[tuple[int, ...], Size] = {}
     sizes: dict[str, int] = {}
 
-    def named(column: tuple[int, ...]) -> int | Size:
+    def size_of(column: tuple[int, ...]) -> int | Size:
         if len(set(column)) == 1:
             return column[-1]
         name = names.setdefault(column, Size(f"size{len(names)}"))
@@ -161,4 +161,4 @@ def _with_names(seen: Sequence[Shapes]) -> tuple[Shapes, dict[str, int]]:
         return name
 
     columns = zip(*seen, strict=True)
-    return tuple(tuple(named(column) for column in zip(*shapes, strict=True)) for shapes in columns), sizes
+    return tuple(tuple(size_of(column) for column in zip(*shapes, strict=True)) for shapes in columns), sizes

@@ -91,12 +91,12 @@ def fit(array: np.ndarray, subject: str, desc: Desc) -> np.ndarray:
     return array.reshape(desc.shape)
 
 
-def unpacked(array: np.ndarray, desc: Desc) -> np.ndarray:
+def unpack(array: np.ndarray, desc: Desc) -> np.ndarray:
     """The elements of less than 8 bits in a flat uint8 array, which has several in each byte, the first in the lowest bits.
 
     Other arrays, and bytes that do not fit `desc`, are returned as they are.
 
-    >>> unpacked(np.uint8([0xE1, 0x03]), Desc("int4", (3,))).tolist()
+    >>> unpack(np.uint8([0xE1, 0x03]), Desc("int4", (3,))).tolist()
     [1, -2, 3]
     """
     bits = dtypes.INFO[desc.data_type].bits

@@ -327,7 +327,7 @@ def _infer_results(op: Op[..., Any], values: Any, keywords: Mapping[str, Any]) -
     symbols: dict[str, Any] = {}
     tensors = [value for value in (*values, *keywords.values()) if isinstance(value, torch.Tensor)]
 
-    def named(size: Any) -> Any:
+    def dimension_of(size: Any) -> Any:
         if isinstance(size, int):
             return size
         for name, other in symbols.items():
@@ -340,7 +340,7 @@ def _infer_results(op: Op[..., Any], values: Any, keywords: Mapping[str, Any]) -
     def operand_of(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        shape = [named(size) for size in value.shape]
+        shape = [dimension_of(size) for size in value.shape]
         return builder.input(f"input{len(builder.inputs)}", data_type_of(value.dtype, op.name), shape)
 
     result = op(builder, *map(operand_of, values), **{key: operand_of(value) for key, value in keywords.items()})

@@ -20,7 +20,7 @@ from ..core.graph import Builder, Desc, Graph, Operand, check_desc, map_operands
 from ..core.guards import Guards
 from ..core.operation import Op
 from ..core.sizes import Symbol
-from ..memory.arrays import unpacked
+from ..memory.arrays import unpack
 from ..ops.constants import computed
 from ..ops.recorder import Recorder
 from ..support.errors import NotSupportedError
@@ -293,9 +293,9 @@ class GraphReader:
 def _array_of(data: np.ndarray, desc: Desc) -> np.ndarray:
     """The array of the bytes of a constant, without a copy, unless its elements have less than 8 bits."""
     if (bits := INFO[desc.data_type].bits) < 8:
-        if desc.element_count == 1:  # `unpacked` takes one byte for an element
-            return unpacked(np.append(data, data), Desc(desc.data_type, (16 // bits,)))[:1].reshape(desc.shape)
-        return unpacked(data, desc).reshape(desc.shape)
+        if desc.element_count == 1:  # `unpack` takes one byte for an element
+            return unpack(np.append(data, data), Desc(desc.data_type, (16 // bits,)))[:1].reshape(desc.shape)
+        return unpack(data, desc).reshape(desc.shape)
     wanted = numpy_type(desc.data_type)
     if wanted.kind in "fiu":
         return data.view(wanted.newbyteorder("<")).astype(wanted, copy=False).reshape(desc.shape)

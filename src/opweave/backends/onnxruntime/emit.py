@@ -284,7 +284,7 @@ class Emitter:
             self._values[key] = self.add_constant(array, INLINE_BYTES_OF_RULES)
         return self._values[key]
 
-    def filled(self, shape: Sequence[int], value: float, data_type: str) -> Value:
+    def full(self, shape: Sequence[int], value: float, data_type: str) -> Value:
         """Add a tensor whose elements are equal."""
         if is_static(shape):
             return self.constant(np.full(shape, value), data_type)
@@ -354,7 +354,7 @@ class Emitter:
 
         Constants are reshaped at build time: the engine's optimiser ignores scales and zero points that a node computes.
         """
-        value = self.unreshaped(value)
+        value = self.before_reshape(value)
         # Shapes that are equal for the sizes of one run only would need a separate program.
         if value.shape is not None and is_same_shape(value.shape, shape):
             return value
@@ -367,7 +367,7 @@ class Emitter:
         self._before_reshape[result.name] = value
         return result
 
-    def unreshaped(self, value: Value) -> Value:
+    def before_reshape(self, value: Value) -> Value:
         """The value that was reshaped to `value`, or else `value` itself."""
         return self._before_reshape.get(value.name, value)
 

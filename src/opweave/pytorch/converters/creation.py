@@ -14,7 +14,7 @@ from ..registry import AtenCall, as_type, converts
 from ..sizes import divide_up
 
 
-def filled(b: MLGraphBuilder, shape: Sequence[Any], value: Any, call: AtenCall) -> MLOperand:
+def full(b: MLGraphBuilder, shape: Sequence[Any], value: Any, call: AtenCall) -> MLOperand:
     """A tensor of one value."""
     if call.is_bool:
         value = bool(value)
@@ -24,13 +24,13 @@ def filled(b: MLGraphBuilder, shape: Sequence[Any], value: Any, call: AtenCall) 
 
 @converts("aten.full.default")
 def _(b: MLGraphBuilder, size: Sequence[Any], fill_value: Any, *, call: AtenCall, **options: Any) -> MLOperand:
-    return filled(b, size, fill_value, call)
+    return full(b, size, fill_value, call)
 
 
 @converts("aten.full_like.default", "aten.new_full.default", "aten.fill.Scalar")
 def _(b: MLGraphBuilder, self: MLOperand, *args: Any, call: AtenCall, **options: Any) -> MLOperand:
     shape = args[0] if call.name.startswith("aten.new_full") else self.shape
-    return filled(b, shape, args[-1] if args else options["fill_value"], call)
+    return full(b, shape, args[-1] if args else options["fill_value"], call)
 
 
 @converts(
@@ -41,19 +41,19 @@ def _(b: MLGraphBuilder, self: MLOperand, *args: Any, call: AtenCall, **options:
     "aten.empty_permuted.default",
 )
 def _(b: MLGraphBuilder, size: Sequence[Any], *layout: Any, call: AtenCall, **options: Any) -> MLOperand:
-    return filled(b, size, int("ones" in call.name), call)
+    return full(b, size, int("ones" in call.name), call)
 
 
 @converts("aten.new_zeros.default", "aten.new_ones.default", "aten.new_empty.default", "aten.new_empty_strided.default")
 def _(
     b: MLGraphBuilder, self: MLOperand, size: Sequence[Any], *layout: Any, call: AtenCall, **options: Any
 ) -> MLOperand:
-    return filled(b, size, int("ones" in call.name), call)
+    return full(b, size, int("ones" in call.name), call)
 
 
 @converts("aten.zeros_like.default", "aten.ones_like.default", "aten.empty_like.default", "aten.zero.default")
 def _(b: MLGraphBuilder, self: MLOperand, *, call: AtenCall, **options: Any) -> MLOperand:
-    return filled(b, self.shape, int("ones" in call.name), call)
+    return full(b, self.shape, int("ones" in call.name), call)
 
 
 @converts("aten.scalar_tensor.default")

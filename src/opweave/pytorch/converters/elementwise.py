@@ -14,7 +14,7 @@ from ...core.dtypes import INFO, DataType, is_float
 from ...core.graph import MLOperand
 from ..registry import AtenCall, as_type, converts, is_number, refuse_if
 from ..tensors import data_type_of
-from .quantized import widened
+from .quantized import float_matrix
 
 
 def is_unsigned(x: MLOperand) -> bool:
@@ -434,7 +434,7 @@ def cast(b: MLGraphBuilder, x: MLOperand, source: Any, target: Any) -> MLOperand
 )
 def _(b: MLGraphBuilder, self: MLOperand, *args: Any, call: AtenCall, **kwargs: Any) -> MLOperand:
     if call.keeps_narrow:
-        return widened(b, self, call.data_type)
+        return float_matrix(b, self, call.data_type)
     return cast(b, self, call.dtype_of(0), call.dtype)
 
 

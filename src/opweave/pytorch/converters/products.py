@@ -16,7 +16,7 @@ from .elementwise import is_one
 from .shapes import swap
 
 
-def transposed(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
+def swap_last_axes(b: MLGraphBuilder, x: MLOperand) -> MLOperand:
     """Swap the last two axes of an operand; of an operand whose axes were swapped already, return the original."""
     node = x.node
     if node is not None and node.op.name == "transpose" and x.rank == 2:
@@ -50,11 +50,11 @@ def linear(b: MLGraphBuilder, input: MLOperand, weight: MLOperand, bias: MLOpera
         y = product(b, input, weight)
         return y if bias is None else b.add(y, bias)
     if input.rank == 1:
-        y = b.reshape(b.matmul(b.reshape(input, [1, input.shape[0]]), transposed(b, weight)), [weight.shape[0]])
+        y = b.reshape(b.matmul(b.reshape(input, [1, input.shape[0]]), swap_last_axes(b, weight)), [weight.shape[0]])
     elif input.rank == 2:
         return b.gemm(input, weight, c=bias, b_transpose=True)
     else:
-        y = b.matmul(input, transposed(b, weight))
+        y = b.matmul(input, swap_last_axes(b, weight))
     return y if bias is None else b.add(y, bias)
 
 

@@ -213,7 +213,7 @@ def weight(
     return as_type(b, y, data_type)
 
 
-def widened(b: MLGraphBuilder, numbers: MLOperand, data_type: DataType) -> MLOperand:
+def float_matrix(b: MLGraphBuilder, numbers: MLOperand, data_type: DataType) -> MLOperand:
     """A matrix of integers as one of floats, whose products read the integers."""
     scale = b.constant(np.ones((1, 1), "float32"))
     return weight(b, numbers, scale, None, [1, 1], (None, None), data_type)

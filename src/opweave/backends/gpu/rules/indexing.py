@@ -125,13 +125,13 @@ def _in_order(
                 flat = flat // size
             return [flat, *reversed(places)]
 
-        def combined(t: Traced, k: Traced) -> Traced:
+        def update_element(t: Traced, k: Traced) -> Traced:
             refers, value = update(place(t), k)
             return where(refers, combine(program[results][t], widen(value)), program[results][t])
 
         program.fill(results, lambda t: widen(before[tuple(place(t))]))
         with program.repeat(end - start) as number:
-            program.fill(results, lambda t: combined(t, number + start))
+            program.fill(results, lambda t: update_element(t, number + start))
         program.write(target, [tile], place, lambda t: program[results][t])
         return program
 

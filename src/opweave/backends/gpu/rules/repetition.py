@@ -25,7 +25,7 @@ from ....expr.array import Traced
 from ....expr.gpu import Features, Local, Workgroups
 from ....expr.gpu.statements import Fill, Write
 from ....expr.ir import Cast, Const, Expr, Index, Input, Load, Output, Reduce, Source, Stored, walk
-from ....expr.prefix import ChunkedRecurrence, chunked
+from ....expr.prefix import ChunkedRecurrence, to_chunks
 from ....expr.recurrence import Recurrence
 from ....expr.recurrent_step import divide_step, rows_of
 from ....expr.reductions import COMBINE, split
@@ -147,7 +147,7 @@ def _check_types(recurrence: Recurrence) -> None:
 def _run(recurrence: Recurrence, operands: Sequence[Input], stages: Stages) -> list[Traced]:
     """Add the kernels of a recurrence, in chunks of time if a step has few elements, and return the results."""
     count = _chunk_count(recurrence, operands, stages.features)
-    parts = chunked(recurrence, count) if count > 1 else None
+    parts = to_chunks(recurrence, count) if count > 1 else None
     if parts is not None:
         before = len(stages.stages)
         try:

@@ -85,7 +85,7 @@ def _scanned_product(ctx: Emitter, x: Value, axis: int, exclusive: bool, reverse
     direction = [int(reversed)]
     _, y = ctx.emit(
         "Scan",
-        ctx.filled(rest, 1, x.data_type),
+        ctx.full(rest, 1, x.data_type),
         x,
         outputs=2,
         data_type=x.data_type,

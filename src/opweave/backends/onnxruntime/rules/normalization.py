@@ -24,7 +24,7 @@ from .shared import is_single
 def _scale_and_bias(
     ctx: Emitter, shape: Sequence[int], like: Value, scale: Value | None, bias: Value | None
 ) -> tuple[Value, Value]:
-    return scale or ctx.filled(shape, 1, like.data_type), bias or ctx.filled(shape, 0, like.data_type)
+    return scale or ctx.full(shape, 1, like.data_type), bias or ctx.full(shape, 0, like.data_type)
 
 
 LARGE_MEAN = 16.0
@@ -69,7 +69,7 @@ def _(
         return ctx.relayout(y, "nchw", layout)
     # The kernel computes x k + (bias - mean k), which is inaccurate for large means, so subtract the mean first. Merge the
     # dimensions before and after the axis.
-    channels, zeros = input.dims[axis], ctx.filled(mean.dims, 0, input.data_type)
+    channels, zeros = input.dims[axis], ctx.full(mean.dims, 0, input.data_type)
     shape = (prod(input.dims[:axis]), channels, prod(input.dims[axis + 1 :]))
     x = ctx.emit("Sub", ctx.reshape(input, shape), ctx.reshape(mean, [channels, 1]), shape=shape)
     y = ctx.emit("BatchNormalization", x, k, c, zeros, variance, epsilon=epsilon, shape=shape)
@@ -100,7 +100,7 @@ def _(
     if not axes:  # each value is its own mean: add an axis of size 1
         x, sizes = ctx.reshape(x, [*x.dims, 1]), [1]
         k, c = (None if o is None else ctx.reshape(o, [1]) for o in (k, c))
-    k = k or ctx.filled(sizes, 1, input.data_type)
+    k = k or ctx.full(sizes, 1, input.data_type)
     y = ctx.emit("LayerNormalization", x, k, c, axis=len(others), epsilon=epsilon, shape=x.dims)
     y = ctx.reshape(y, [input.dims[axis] for axis in permutation])
     return ctx.transpose(y, [permutation.index(axis) for axis in range(input.rank)])

@@ -17,7 +17,7 @@ def row_of(ctx: Emitter, image: Value) -> Value | None:
 
     The engine's kernels for one spatial axis do without that reshape, which copies inputs and outputs of a model.
     """
-    row = ctx.unreshaped(image)
+    row = ctx.before_reshape(image)
     if row is image or row.shape is None or len(row.shape) != 3:
         return None
     batches, channels, width = row.shape
