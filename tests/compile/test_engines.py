@@ -98,7 +98,7 @@ def test_graph_refused_by_one_engine_runs_on_the_other(
     [
         ((2.0, 1.0), ["rival", "rival"]),
         ((1.0, 2.0), ["onnxruntime", "onnxruntime"]),
-        ((1.0, 0.99), ["onnxruntime", "onnxruntime"]),  # what ran the graph before
+        ((1.0, 0.99), ["onnxruntime", "onnxruntime"]),  # the default
         ((1.0, 1.01), ["onnxruntime", "onnxruntime"]),
     ],
 )
@@ -231,7 +231,7 @@ def test_engines_are_measured_in_turns(rival: Rival) -> None:
     times: dict[str, list[float]] = {"a": [], "b": []}
     tuning._alternate(cast(Any, runs), times, 0)
     assert [len(each) for each in times.values()] == [tuning.MIN_ROUNDS] * 2
-    assert called == list("aabb" + "ba" + "ab" + "ba")
+    assert called == list("aabb" + "ba" + "ab" + "ba" + "ab" + "ba")
 
 
 def test_tune_rejects_invalid_arguments(rival: Rival) -> None:

@@ -323,7 +323,8 @@ def test_verification_counts_time_building_and_memory(
 ) -> None:
     names = ("own", "rival")
     built, taken = dict(zip(names, builds, strict=True)), {n: m * 2**20 for n, m in zip(names, memory, strict=True)}
-    found, note = verifier._choose("own", seconds, built, taken)
+    rounds = {name: [each] * verifier.ROUNDS for name, each in seconds.items()}
+    found, note = verifier._choose("own", [rounds, rounds], built, taken)
     assert (found, bool(note)) == (chosen, builds[1] > 1 or memory[1] > 100)
 
 

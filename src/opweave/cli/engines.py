@@ -16,6 +16,7 @@ from ..backends.isolation import EngineFailureError, ending, max_memory, residen
 from ..support.agreement import difference
 from ..support.errors import MLError, NotSupportedError, OperationError
 from ..support.processors import chosen_threads
+from ..support.ratios import Quartiles, factor, quartiles
 from .common import declare
 
 if TYPE_CHECKING:
@@ -32,10 +33,6 @@ PROGRAM_BASE_LINE = "PyTorch itself"
 
 AUTO = "auto"
 """The session of a program that passes nothing but the model. Other engines compile the model, whatever its shapes."""
-
-NOISE = 1.03
-"""Ratios up to this are no difference, as for `tune`. A difference must also exceed the distance of the quartiles: then, at
-most 1.6% of pairs of equal engines are reported as different, if rounds vary by 2 to 40% (simulated, normal logarithms)."""
 
 ROUNDS = 7
 """Number of turns of each engine."""
@@ -130,24 +127,20 @@ class Result:
         return [seconds for turn in self.turns for seconds in turn]
 
     @property
-    def quartiles(self) -> tuple[float, float, float]:
+    def quartiles(self) -> Quartiles:
         """The lower quartile, the median and the upper quartile of the times."""
-        return _quartiles(self.times)
+        return quartiles(self.times)
 
-    def ratios(self, other: Result) -> tuple[float, float, float]:
+    def ratios(self, other: Result) -> Quartiles:
         """The quartiles of the ratios to another engine; each ratio compares the median times of one round."""
-        return _quartiles([float(np.median(a) / np.median(b)) for a, b in zip(self.turns, other.turns, strict=False)])
+        return quartiles([float(np.median(a) / np.median(b)) for a, b in zip(self.turns, other.turns, strict=False)])
 
     def factor(self, other: Result) -> float:
         """The factor by which the engine is slower than another one, below 1 if it is faster; 1 if that is noise.
 
-        It is noise if the other one is `auto`, and has chosen this engine.
+        It is noise if the other one is `auto`, and has chosen this engine, or by the rule of `ratios.factor`.
         """
-        if other.chosen == self.engine.name:
-            return 1.0
-        low, middle, high = self.ratios(other)
-        gap, spread = max(low, 1 / high), high / low  # from 1 to the nearer quartile
-        return middle if gap > max(NOISE, spread) else 1.0
+        return 1.0 if other.chosen == self.engine.name else factor(self.ratios(other))
 
 
 def verdict(results: Sequence[Result]) -> str:
@@ -173,11 +166,6 @@ def verdict(results: Sequence[Result]) -> str:
     slower = {label: factor for label, factor in factors.items() if factor > 1}
     rest = "".join(f"; {label} is {factor:.2f}x slower" for label, factor in slower.items())
     return f"no difference beyond noise between {', '.join([own.title, *equal[:-1]])} and {equal[-1]}{rest}"
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    lower, middle, upper = np.percentile(values, [25, 50, 75])
-    return float(lower), float(middle), float(upper)
 
 
 def engines(

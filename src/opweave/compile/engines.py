@@ -29,12 +29,13 @@ class Measurement:
     Attributes:
         model: the name of the model; empty for a graph.
         chosen: the engine that runs the graph or model from now on; empty if the default engine stays.
-        seconds: the median time of a run on each engine; the first engine is the one that others are compared with.
+        seconds: the median time of a run on the first engine, and for others this time multiplied by the median ratio to the
+            first engine in rounds.
         refused: why the others were not measured or do not count, by engine.
         rounds: number of measurements of each engine.
         machine: the processor, and how many threads an operation may use.
         versions: of Opweave and the engines.
-        note: why the fastest one was not chosen, if its lead is more than noise, or why none was tried; empty otherwise.
+        note: why the fastest one was not chosen, or why none was tried; empty otherwise.
         memory: the bytes by which a process grew that built it on each engine; empty where that was not measured.
         is_kept: whether it is in the cache on disk, for other processes and later builds.
     """

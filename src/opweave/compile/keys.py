@@ -12,7 +12,7 @@ from ..support.processors import processor_name, processors
 if TYPE_CHECKING:
     from ..backends import Backend
 
-FORMAT = 6
+FORMAT = 7
 """The format of kept measurements; others are not read."""
 
 KIND = disk_cache.TUNING

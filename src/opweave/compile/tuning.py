@@ -16,6 +16,7 @@ from ..support.errors import NotSupportedError, OperationError, require
 from ..support.formatting import duration
 from ..support.names import short_repr
 from ..support.progress import report_work
+from ..support.ratios import NOISE, Quartiles, factor, quartiles
 from . import engines
 from .engines import Measurement
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 Run = Callable[[], Sequence[Any]]
 """Runs a graph once, and returns its outputs."""
+
+Rounds = Mapping[str, Sequence[float]]
+"""The seconds of a run in each round, by way: all ways are measured once in a round."""
 
 Build = Callable[[str, "EngineProcess | None"], Sequence[Run]]
 """Builds a graph in the named way, and returns one function for each set of inputs. If a process is passed, the engine runs in
@@ -34,14 +38,12 @@ REFUSALS = (NotSupportedError, OperationError)
 PAUSE_SECONDS = 0.1
 """The pause before each measurement. Threads of the previous engine stop spinning in this time."""
 
-SLICE_SECONDS = 0.1
-"""Approximate time for which an engine is called in each round."""
+SLICE_SECONDS = 0.03
+"""Approximate time for which an engine is called in each round. Rounds count for more than calls, since the load of a machine
+changes: in 4 s there are 10 rounds of three ways."""
 
-MIN_ROUNDS = 3
-"""The fewest rounds of a stored measurement: with fewer, one slow moment of the machine could decide."""
-
-MARGIN = 0.97
-"""An engine replaces another only if it takes less than this share of the other's time. Smaller differences are noise."""
+MIN_ROUNDS = 5
+"""The fewest rounds of a stored measurement: with fewer, slow moments of the machine could decide (`ratios.NOISE`)."""
 
 PAYBACK_RUNS, PAYBACK_SECONDS = 200, 0.5
 """A longer build must pay for itself within this many runs or this total run time, whichever is more runs: programs run small
@@ -78,14 +80,11 @@ def measure(
     outputs: Sequence[str],
     seconds: float,
     is_quantised: bool = False,
-    current: str = "",
     builds: Mapping[str, float] | None = None,
 ) -> Measurement:
-    """Measure the ways to run a graph alternately, each after a pause, and store which is the fastest.
+    """Measure the ways to run a graph alternately, each after a pause, and store which `choose` takes.
 
-    Among the ways within 3% of the fastest, choose `current`, or else the first of `names`. If `builds` is given, compare ways
-    by the time of one build plus the runs in which a longer build should pay for itself; among the ways within 3%, choose
-    the one that builds fastest. Refusals by `try_ways` are stored, too.
+    Refusals by `try_ways` are stored, too.
 
     Args:
         model: the name of the model; empty for a graph.
@@ -93,11 +92,11 @@ def measure(
         digest: the digest of the graph.
         ways: the result of `Backend.tunable`.
         build: makes the function that runs the graph in one of the ways; raises `OperationError` if that is refused.
-        names: the names of the ways. The first way's results are the reference for the others.
+        names: the names of the ways, the default first, then the simplest. The results of the default are the reference for
+            the others.
         outputs: the names of the outputs, in the order in which all ways return them.
         seconds: approximate time to measure all ways, without compiling.
         is_quantised: whether the graph quantises what it computes; results may differ more then.
-        current: the name of the way that has run the graph until now; empty for none of them.
         builds: the seconds that a process needs to build each of the ways. They are read after all ways are built.
 
     Raises:
@@ -121,10 +120,9 @@ def measure(
         rounds = min(map(len, times.values()))
         measurement = plain
         if rounds >= MIN_ROUNDS:
-            medians = {name: float(np.median(item[:rounds])) for name, item in times.items()}
-            ranked = [name for name in (current, *names) if name in medians]
-            chosen, note = choose(ranked, medians, builds or {})
-            measurement = replace(plain, chosen=chosen, seconds=medians, rounds=rounds, note=note)
+            condition = {name: item[:rounds] for name, item in times.items()}
+            chosen, note = choose(list(runs), [condition], builds or {})
+            measurement = replace(plain, chosen=chosen, seconds=typical_seconds([condition]), rounds=rounds, note=note)
             measurement = replace(measurement, is_kept=engines.keep(digest, measurement))
     return measurement
 
@@ -175,32 +173,84 @@ def check_seconds(seconds: float) -> None:
     )
 
 
-def choose(ranked: Sequence[str], seconds: Mapping[str, float], builds: Mapping[str, float]) -> tuple[str, str]:
-    """Choose the way to run a graph; `ranked` lists the ways by preference.
+def choose(
+    names: Sequence[str], conditions: Sequence[Rounds], builds: Mapping[str, float], noise: float = NOISE
+) -> tuple[str, str]:
+    """Choose the way to run a graph: the first of `names`, unless another way is faster by more than noise.
 
-    Also return a note if the fastest way is not chosen because it takes longer to build.
+    In the order of the names, a way replaces the way that is chosen so far if the quartiles of the ratios of their times in
+    each round say so (`ratios.factor`), in all conditions. So among equal ways, the default is chosen, or else the simplest.
+    A way that takes longer to build must save this time within `PAYBACK_RUNS` or `PAYBACK_SECONDS`.
+
+    Args:
+        names: the names of the ways, the default first, then the simplest.
+        conditions: the rounds that were measured in each condition, such as with and without pauses.
+        builds: the seconds that a process needs to build each of the ways; empty if builds do not count.
+        noise: the argument of `ratios.factor`.
+
+    Returns:
+        The name, and a note if the fastest way is not chosen because it takes longer to build, or because its lead is noise.
     """
-    fastest = min(seconds, key=lambda name: seconds[name])
-    runs = max(PAYBACK_RUNS, round(PAYBACK_SECONDS / max(seconds[fastest], 1e-9)))
-    totals = {name: runs * item + builds.get(name, 0.0) for name, item in seconds.items()}
-    noise = {name: (1 - MARGIN) * runs * item for name, item in seconds.items()}
-    equal = [name for name in ranked if totals[name] - noise[name] <= min(totals.values())]
-    chosen = min(equal, key=lambda name: builds.get(name, 0.0))  # without build times: the first
-    longer, less = builds.get(fastest, 0.0) - builds.get(chosen, 0.0), seconds[chosen] - seconds[fastest]
-    if MARGIN * seconds[chosen] <= seconds[fastest] or longer <= 0:
-        return chosen, ""
-    return chosen, f"{fastest} takes {duration(longer)} longer to build, and {runs} runs save {duration(runs * less)}"
+    seconds = typical_seconds(conditions)
+    fastest = min(names, key=seconds.__getitem__)
+    runs = max(PAYBACK_RUNS, round(PAYBACK_SECONDS / seconds[fastest]))
+
+    def compare(name: str, other: str, longer: float) -> tuple[float, Quartiles]:
+        """The factor between two ways, of which the first takes `longer` to build, and the quartiles of their ratios."""
+        extra, other_extra = max(longer, 0) / runs, max(-longer, 0) / runs
+        ratios = (
+            quartiles([(a + extra) / (b + other_extra) for a, b in zip(rounds[name], rounds[other], strict=True)])
+            for rounds in conditions
+        )
+        return max((factor(item, noise), item) for item in ratios)
+
+    def longer_build(name: str, other: str) -> float:
+        return builds.get(name, 0.0) - builds.get(other, 0.0)
+
+    chosen = names[0]
+    for name in names[1:]:
+        if compare(name, chosen, longer_build(name, chosen))[0] < 1:
+            chosen = name
+    lead, (low, middle, high) = compare(fastest, chosen, 0)
+    longer, less = longer_build(fastest, chosen), seconds[chosen] - seconds[fastest]
+    if lead < 1 and longer > 0:
+        return (
+            chosen,
+            f"{fastest} takes {duration(longer)} longer to build, and {runs} runs save {duration(runs * less)}",
+        )
+    if middle < 1 / noise:
+        return chosen, f"the lead of {fastest} is noise: {middle:.2f}x ({low:.2f} to {high:.2f})"
+    return chosen, ""
+
+
+def typical_seconds(conditions: Sequence[Rounds]) -> dict[str, float]:
+    """The seconds of a run in each way.
+
+    For the first way, this is the median in the first condition; for others, it is multiplied by the median of the ratios to
+    the first way in rounds, in the worst condition.
+    """
+    first = next(iter(conditions[0]))
+    own = float(np.median(conditions[0][first]))
+    ratios = {
+        name: [np.median(np.divide(rounds[name], rounds[first])) for rounds in conditions] for name in conditions[0]
+    }
+    return {name: own * float(max(item)) for name, item in ratios.items()}
 
 
 def _alternate(runs: Mapping[str, Run], times: Mapping[str, list[float]], seconds: float) -> None:
-    """Measure functions alternately for about `seconds`, and add the seconds of a call in each round to `times`."""
+    """Measure functions alternately for about `seconds`, and add the median seconds of a call in each round to `times`."""
     counts = count_calls(runs, SLICE_SECONDS)
     end, turn = time.perf_counter() + seconds, 0
     while turn < MIN_ROUNDS or time.perf_counter() < end:
-        for name in [*runs][:: 1 if turn % 2 else -1]:  # the first of a pair finds colder caches
+        for name in order(runs, turn):
             time.sleep(PAUSE_SECONDS)
-            times[name].append(seconds_of(runs[name], counts[name]))
+            times[name].append(_median_seconds(runs[name], counts[name]))
         turn += 1
+
+
+def order(runs: Mapping[str, Run], turn: int) -> list[str]:
+    """The names of functions in the order of a round; every other round is reversed: the first one finds colder caches."""
+    return [*runs][:: 1 if turn % 2 else -1]
 
 
 def count_calls(
@@ -217,6 +267,11 @@ def seconds_of(run: Run, count: int, clock: Callable[[], float] = time.perf_coun
     for _ in range(count):
         run()
     return max(clock() - start, 1e-9) / count
+
+
+def _median_seconds(run: Run, count: int) -> float:
+    """The median time of a call: on a busy machine, waits for a processor multiply the mean time of calls."""
+    return float(np.median([seconds_of(run, 1) for _ in range(count)]))
 
 
 def _try_way(

@@ -173,9 +173,10 @@ class MLGraph:
     def tune(self, inputs: Mapping[str, Any] | None = None, *, seconds: float = 4.0) -> Tuning:
         """Measure the engines that can run the graph, and run the graph on the fastest one from now on.
 
-        Each engine compiles the graph, which temporarily takes memory. Runs alternate between the engines, with pauses.
-        Results are stored in the cache on disk: equal graphs (with the same operations, shapes and data types) that are built
-        on this machine later use this engine, too. Ctrl-C stops tuning, and keeps results of at least three rounds.
+        Each engine compiles the graph, which temporarily takes memory. Runs alternate between the engines, with pauses. The
+        default engine stays unless another one is faster in the quartiles of the ratios of rounds, too. Results are stored in
+        the cache on disk: equal graphs (with the same operations, shapes and data types) that are built on this machine later
+        use this engine, too. Ctrl-C stops tuning, and keeps results of at least five rounds.
 
         Args:
             inputs: an array for each input, by name; None for random ones, with integers 0 and 1. Of a graph with names, the

@@ -55,9 +55,8 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     if state.sizes:
         title += f", {sizes_text(state.sizes)}"
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
-    current = engines.engine_of(program.choice)
     names, outputs = [*ways, *([without_loops] if without_loops else [])], list(state.outputs)
-    measurement = tuning.measure("", title, digest, ways, build, names, outputs, seconds, is_quantised, current)
+    measurement = tuning.measure("", title, digest, ways, build, names, outputs, seconds, is_quantised)
     if measurement.chosen in programs:
         program = programs[measurement.chosen]
         program.choice, program.untried = measurement.reason, {}

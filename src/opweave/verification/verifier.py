@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from statistics import median
 from threading import Thread
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -47,9 +46,8 @@ SLICE_SECONDS = 0.03
 REST_SECONDS = 0.09
 """Pause before such calls, and before a warm-up call, so that the program beside it is hardly slower."""
 
-MARGIN = 0.95
-"""A rival is used if it takes at most this share of the time. An estimate: other threads, processors and moments change the
-time by as much."""
+NOISE = 1.05
+"""Factor by which a rival must be faster (`tuning.choose`). An estimate: more threads than one change the ratio by as much."""
 
 MEMORY_FACTOR, MEMORY_BYTES = 3, 2**27
 """A rival may take this multiple of the default engine's memory, plus these bytes."""
@@ -217,44 +215,41 @@ def judge(
     verdict = replace(plain, refused=refused)
     if len(runs) > 1:
         with suspend_pacing():
-            seconds = _seconds(runs)
-        first = names[0]
-        chosen, note = _choose(first, seconds, builds, taken)
-        kept = {name: taken[name] for name in seconds}
+            conditions = _measure(runs)
+        chosen, note = _choose(names[0], conditions, builds, taken)
+        seconds, kept = tuning.typical_seconds(conditions), {name: taken[name] for name in runs}
         verdict = replace(verdict, chosen=chosen, seconds=seconds, rounds=ROUNDS, note=note, memory=kept)
     return keep(digest, verdict)
 
 
 def _choose(
-    first: str, seconds: Mapping[str, float], builds: Mapping[str, float], taken: Mapping[str, int]
+    first: str, conditions: Sequence[tuning.Rounds], builds: Mapping[str, float], taken: Mapping[str, int]
 ) -> tuple[str, str]:
     """The rival that replaces the default engine, empty for none; and the reason why the fastest does not."""
     room = MEMORY_FACTOR * taken[first] + MEMORY_BYTES
-    able = {name: item for name, item in seconds.items() if name == first or taken[name] <= room}
-    fastest = min(able, key=lambda name: able[name])
-    if able[fastest] > MARGIN * able[first]:
-        large = [name for name in seconds if name not in able and seconds[name] <= MARGIN * seconds[first]]
-        note = f"{large[0]} takes {size(taken[large[0]])}, more than {size(room)}" if large else ""
-        return "", note
-    chosen, note = tuning.choose([first, fastest], {name: able[name] for name in (first, fastest)}, builds)
+    names = list(conditions[0])
+    able = [name for name in names if name == first or taken[name] <= room]
+    chosen, note = tuning.choose(able, [{name: rounds[name] for name in able} for rounds in conditions], builds, NOISE)
+    best, _ = tuning.choose(names, conditions, builds, NOISE)
+    if best not in able and not note:
+        note = f"{best} takes {size(taken[best])}, more than {size(room)}"
     return ("" if chosen == first else chosen), note
 
 
-def _seconds(runs: Mapping[str, tuning.Run]) -> dict[str, float]:
-    """Seconds of a run in each way: t[first] * max(ratio to the first over all pauses), with t[first] without a pause."""
-    medians: list[dict[str, float]] = []
+def _measure(runs: Mapping[str, tuning.Run]) -> list[tuning.Rounds]:
+    """The seconds of a run in each round, for each of `PAUSES`."""
+    conditions: list[tuning.Rounds] = []
     for pause in PAUSES:
         counts = dict.fromkeys(runs, 1) if pause else tuning.count_calls(runs, SLICE_SECONDS, _clock)
         times: dict[str, list[float]] = {name: [] for name in runs}
         for turn in range(ROUNDS):
-            for name in [*runs][:: 1 if turn % 2 else -1]:  # the first of a pair finds colder caches
+            for name in tuning.order(runs, turn):
                 time.sleep(pause or REST_SECONDS)
                 if not pause:
                     runs[name]()
                 times[name].append(tuning.seconds_of(runs[name], counts[name], _clock))
-        medians.append({name: median(item) for name, item in times.items()})
-    first = next(iter(runs))
-    return {name: medians[0][first] * max(item[name] / max(item[first], 1e-9) for item in medians) for name in runs}
+        conditions.append(times)
+    return conditions
 
 
 def _clock() -> float:

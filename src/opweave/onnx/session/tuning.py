@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ...compile import tuning
-from ...compile.engines import Tuning, engine_of
+from ...compile.engines import Tuning
 from ...core.value_ranges import InputRange
 from ...support.errors import require
 from ...support.names import short_repr
@@ -109,12 +109,8 @@ def _tune(parts: SessionParts, shapes: Shapes, feed: Mapping[str, Any], seconds:
             getLogger("opweave").info("%s is not measured: %s", UNCOMPILED, error)
     text = text_of(tuple(shapes.items()))
     is_quantised = any(step.node.op_type in QUANTISING for step in trace.steps)
-    compiled = cache.compiled.get(key)
-    current = UNCOMPILED if compiled is None else engine_of(compiled.choice)
     digest, outputs = cache.digest(), sorted(parts.outputs)
-    measurement = tuning.measure(
-        name, text, digest, cache.ways, build, names, outputs, seconds, is_quantised, current, builds
-    )
+    measurement = tuning.measure(name, text, digest, cache.ways, build, names, outputs, seconds, is_quantised, builds)
     cache.use_tuned(key, measurement, models.get(measurement.chosen))
     if parts.is_static and not was_uncompiled and measurement.chosen != UNCOMPILED:
         cache.drop_uncompiled()
