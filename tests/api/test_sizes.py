@@ -1,6 +1,9 @@
 """Dimensions with names: formulas of sizes, what `build` refuses, and what `dispatch` refuses."""
 
+import functools
 import gc
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -41,6 +44,7 @@ from opweave.core.size_functions import (
 from opweave.core.size_values import at
 from opweave.core.sizes import (
     COMPILED_AT,
+    MAX_DEPTH,
     Size,
     _sum_at,
     answer_for_all,
@@ -115,11 +119,29 @@ def test_bounds_beyond_the_range_of_floats(size: Any) -> None:
     assert size != 0
 
 
-def test_deep_formulas_are_evaluated_as_often_as_others() -> None:
+@pytest.mark.parametrize("kind", ["//", "<", "max", "where"])
+def test_deepest_formulas_are_evaluated(kind: str) -> None:
     formula: Any = N
-    for _ in range(100):
-        formula = (formula + 1) // 2
-    assert {formula.at({"n": 2**101 + k}) for k in range(2 * COMPILED_AT)} == {2, 3}
+    for _ in range(MAX_DEPTH):
+        formula = call_of(kind, M, formula + 1, 2) if kind == "where" else call_of(kind, formula + 1, 2)
+    for numbers in ({"n": 2**51 + k, "m": k % 2} for k in range(2 * COMPILED_AT)):
+        assert function_of([source_of(formula)])(numbers) == (formula.at(numbers),)
+    assert pickle.loads(pickle.dumps(formula)) == formula
+
+
+@pytest.mark.parametrize(
+    ("step", "rule"),
+    [
+        (lambda size: (size + 1) // 2, "at most 50 nested calls, got 51"),
+        (lambda size: size % 5 + size % 3, "at most 65536 characters, got "),  # each remainder doubles it
+        (lambda size: size * size, "at most 65536 characters, got 131072"),
+        (lambda size: size / 2 + 1, "at most 50 nested calls, got 51"),
+        (lambda size: (size / 2) * size, "at most 1000 calls, got 1022"),
+    ],
+)
+def test_formulas_are_limited(step: Callable[[Any], Any], rule: str) -> None:
+    with pytest.raises(ow.ValidationError, match=f"a formula of sizes must have {rule}"):
+        functools.reduce(lambda size, _: step(size), range(1000), N)
 
 
 def test_size_at_agrees_with_python() -> None:

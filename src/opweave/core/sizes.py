@@ -13,7 +13,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import count
 from math import ceil, floor, gcd, inf, isinf, prod
 from numbers import Integral
@@ -39,11 +39,15 @@ MAX_INTERVALS = 4096
 COMPILED_AT = 8
 """The evaluation of a formula before which its code is compiled. An estimate."""
 
-MAX_COMPILED_DEPTH = 50
-"""Maximum depth of calls in formulas that are compiled. A call takes two parentheses; CPython's parser refuses 200 of them."""
-
 MAX_TERMS = 1000
 """Maximum number of terms of a formula. Products grow exponentially, and a graph may come from an untrusted file."""
+
+MAX_CHARACTERS = 2**16
+"""Maximum length of the factors of a formula. Each remainder doubles it, as n % 8 is n - n // 8 * 8, and each square."""
+
+MAX_DEPTH = 50
+"""Maximum number of nested calls in a formula. Each takes up to three parentheses of code, of which CPython's parser refuses
+200, and up to eight of the 1000 frames that Python allows."""
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The scope of comparisons
@@ -147,10 +151,13 @@ class UnknownName(str):
 class Factor:
     """A factor of a term: a name, a call, or a size without a formula. Factors are equal if kind and text are."""
 
-    __slots__ = ("_bounds", "_hash", "arguments", "kind", "text")
+    __slots__ = ("_bounds", "_hash", "arguments", "depth", "kind", "text")
 
     def __init__(self, kind: str, text: str, arguments: tuple[Dimension, ...] = ()) -> None:
         self.kind, self.text, self.arguments = kind, text, arguments
+        self.depth = 1 + max(map(_depth_of, arguments)) if arguments else 0
+        if self.depth > MAX_DEPTH:
+            raise ValidationError(f"a formula of sizes must have at most {MAX_DEPTH} nested calls, got {self.depth}")
         self._bounds: Interval | None = None
         self._hash = hash((kind, text))
 
@@ -647,6 +654,7 @@ def size_of(terms: Terms) -> Dimension:
     if remaining.keys() <= {()}:
         return remaining.get((), 0)
     _check_terms(len(remaining))
+    _check_characters(remaining)
     ordered: Iterable[Term] = remaining.items()
     if len(remaining) > 1:
         ordered = sorted(ordered, key=lambda term: (-len(term[0]), [order_of(factor) for factor in term[0]]))
@@ -687,17 +695,15 @@ class _Evaluation:
             self._calls += 1
             if self._calls < COMPILED_AT:
                 return _sum_at(self._terms, sizes)
-            if _depth_of(self._terms) > MAX_COMPILED_DEPTH:
-                self._function = partial(_sum_at, self._terms)
-                return self._function(sizes)
             self._function = eval(f"lambda s: {source_of(Size('', self._terms))}", dict(_FUNCTIONS))
         return self._function(sizes)
 
 
-def _depth_of(terms: tuple[Term, ...]) -> int:
-    """The depth of calls in a formula."""
-    arguments = [argument for factors, _ in terms for factor in factors for argument in factor.arguments]
-    return 1 + max([_depth_of(a.terms) if isinstance(a, Size) else 0 for a in arguments]) if arguments else 0
+def _depth_of(dimension: Dimension) -> int:
+    """The number of nested calls in a formula."""
+    if not isinstance(dimension, Size):
+        return 0
+    return max([factor.depth for factors, _ in dimension.terms for factor in factors], default=0)
 
 
 def _sum_at(terms: tuple[Term, ...], sizes: Mapping[str, int]) -> int:
@@ -786,6 +792,12 @@ def _without(product: Sequence[Factor], factors: Iterable[Factor]) -> tuple[Fact
 def _check_terms(length: int) -> None:
     if length > MAX_TERMS:
         raise ValidationError(f"a formula of sizes must have at most {MAX_TERMS} terms, got {length}")
+
+
+def _check_characters(terms: Terms) -> None:
+    characters = sum([len(factor.text) for factors in terms for factor in factors])
+    if characters > MAX_CHARACTERS:
+        raise ValidationError(f"a formula of sizes must have at most {MAX_CHARACTERS} characters, got {characters}")
 
 
 def _from_terms(terms: Iterable[tuple[Iterable[tuple[Any, ...]], int]]) -> Dimension:
