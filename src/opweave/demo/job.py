@@ -29,6 +29,8 @@ from .network import FACTOR
 PHOTO = Path(__file__).with_name("astronaut.jpg")
 LIMIT = 2**27
 """Maximum number of pixels of the large picture, which takes up to 4 GB of memory."""
+ICONS = ("ICNS", "ICO")
+"""Formats for which Pillow resizes a picture to sizes of icons, without an error."""
 SECONDS = 1.5
 
 
@@ -164,12 +166,21 @@ def _check_output(path: Path, photo: Path | None) -> str:
         problem = "it exists and is not a file"
     elif photo is not None and path.exists() and photo.exists() and path.samefile(photo):
         problem = "this is the photograph itself"
+    elif format in ICONS:
+        problem = f"{path.suffix} is a format of icons, which have other sizes; try .png"
     else:
+        _encode(Image.new("RGB", (1, 1)), path, format)
         return format
     raise DataError(f"{path}: cannot be written: {problem}")
 
 
 def _write(image: Image.Image, path: Path, format: str, profile: bytes | None = None) -> None:
+    encoded = _encode(image, path, format, profile)
+    with atomic_writer(path) as file:
+        file.write(encoded.getbuffer())
+
+
+def _encode(image: Image.Image, path: Path, format: str, profile: bytes | None = None) -> io.BytesIO:
     options: dict[str, Any] = {"quality": 95} if format in ("JPEG", "WEBP") else {}
     encoded = io.BytesIO()
     try:
@@ -177,5 +188,4 @@ def _write(image: Image.Image, path: Path, format: str, profile: bytes | None = 
     except Exception as error:
         # Encoders raise many types of errors.
         raise DataError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
-    with atomic_writer(path) as file:
-        file.write(encoded.getbuffer())
+    return encoded
