@@ -130,6 +130,33 @@ def test_tuning_decides_for_the_graph_and_for_later_builds(
     assert engine_line(other) == UNTRIED  # of other shapes
 
 
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_graphs_with_names_use_what_was_tuned_for_their_sizes(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_loaded: bool
+) -> None:
+    """They are compiled for all sizes at once on the default engine, and did not look for measurements."""
+
+    def make() -> ow.MLGraph:
+        builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", drafts=True))
+        value = builder.input("x", "float32", ["n"])
+        graph = builder.build({"y": builder.relu(builder.neg(builder.relu(builder.neg(value))))})
+        if not is_loaded:
+            return graph
+        graph.save(tmp_path / "graph.opweave")
+        return ow.ml.create_context(device="cpu", drafts=True).load(tmp_path / "graph.opweave")
+
+    faster(monkeypatch, (2.0, 1.0))
+    make().tune({"x": np.ones(3, np.float32)}, seconds=0)
+    faster(monkeypatch, (1.0, 2.0))
+    make().tune({"x": np.ones(4, np.float32)}, seconds=0)
+    graph = make()
+    for size, detail in {3: "Rival", 5: "ONNX Runtime", 4: "ONNX Runtime"}.items():
+        x = np.arange(size, dtype=np.float32)
+        assert (graph.context.compute(graph, {"x": x})["y"] == 0).all()
+        assert ran_by(graph) == {detail}
+    assert sorted(item.subject.partition(", ")[2] for item in engines.kept_measurements()) == ["n = 3", "n = 4"]
+
+
 def test_tune_refuses_engine_with_wrong_results(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
     rival.error = 1
     graph = built(ow.ml.create_context(device="cpu"), 1)

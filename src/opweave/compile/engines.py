@@ -155,6 +155,12 @@ def choose_engine(graph: Graph, backend: Backend, alone: bool = True) -> EngineC
     return EngineChoice(ways[own], "; ".join([own, *notes]), untried)
 
 
+def prefers_other_way(graph: Graph, backend: Backend) -> bool:
+    """Whether another engine, or a program without loops, was measured to run a static graph faster than the default."""
+    choice = choose_engine(graph, backend)
+    return choice.backend.name != backend.name or not choice.fuse
+
+
 def way_without_loops(graph: Graph, backend: Backend) -> str:
     """Name of the way to run a graph by kernels of the engine alone; empty if no compiled loop replaces one of them.
 
@@ -225,7 +231,9 @@ def keep(digest: str, measurement: Measurement) -> bool:
 def kept_measurements() -> list[Measurement]:
     """All kept measurements, also of other versions, the most recently used first."""
     entries = [entry for entry in disk_cache.entries() if entry.kind == disk_cache.KINDS[KIND]]
-    return [measurement for entry in entries for measurement in _parse(disk_cache.load(entry.key, KIND))]
+    measured = [measurement for entry in entries for measurement in _parse(disk_cache.load(entry.key, KIND))]
+    # Those of graphs with names are also kept for the static graphs.
+    return [measurement for place, measurement in enumerate(measured) if measurement not in measured[:place]]
 
 
 def titles(key: str) -> list[str]:

@@ -22,6 +22,7 @@ from ..support import hints
 from ..support.cache import Cache
 from ..support.errors import InvalidStateError, MLError, ValidationError
 from ..support.names import printable, short_repr
+from ..support.tuned import has_tuning
 from .dispatch_binding import DispatchBinding
 from .graph_state import GraphState, checked_shapes
 from .open_programs import GraphVariant, OpenProgram, RefusedNames, chain_values, gives, updates_for_all
@@ -68,6 +69,7 @@ class DynamicGraphState(GraphState):
     __slots__ = (
         "_checked",
         "_compile",
+        "_digest_prefix",
         "_hints",
         "_is_first_call",
         "_is_preparing",
@@ -107,6 +109,7 @@ class DynamicGraphState(GraphState):
         self.numbers_needed: dict[str, str] = {}
         self.numbers_preferred: dict[str, str] = {}
         self.refusal = ""
+        self._digest_prefix = ""  # of the digest by which measurements are kept
         # The last result of `compute_shapes`: mostly, a run with these shapes follows.
         self._checked: tuple[tuple[Shape, ...], Graph, dict[str, int]] | None = None
         self.versions: Cache[tuple[Shape, ...], GraphState] = Cache(
@@ -260,8 +263,10 @@ class DynamicGraphState(GraphState):
         with self.versions.turn(key):  # threads with the same sizes wait for the result
             if (version := self._find(key)) is not None:
                 return version
-            self._open_first(subject, key)
-            version = self._open_version(subject, key) or self._checked_version(subject, key)
+            version = self._tuned_version(subject, key)
+            if version is None:
+                self._open_first(subject, key)
+                version = self._open_version(subject, key) or self._checked_version(subject, key)
             version.watch()
             with self.lock:
                 self.check_not_destroyed()
@@ -269,6 +274,23 @@ class DynamicGraphState(GraphState):
             if self.context.backend.may_take_names:
                 self._prepare_tailored(key)
             return version
+
+    def _tuned_version(self, subject: str, key: tuple[Shape, ...]) -> GraphState | None:
+        """The state for sizes for which `tune` has chosen another engine; None for others."""
+        if self.recorded is None or not has_tuning():
+            return None
+        from ..compile import engines
+        from ..support.digests import prefix_of
+
+        if not self._digest_prefix:
+            self._digest_prefix = prefix_of(engines.digest(self.recorded))
+        if not has_tuning(self._digest_prefix):
+            return None
+        graph, sizes = self._specialise(subject, key)
+        if not engines.prefers_other_way(graph, self.context.backend):
+            self._checked = key, graph, sizes
+            return None
+        return self._state_at(graph, self._compile(graph), sizes)
 
     # Tailored programs -----------------------------------------------------------------------------------------------
 
@@ -383,7 +405,11 @@ class DynamicGraphState(GraphState):
     def _checked_version(self, subject: str, key: tuple[Shape, ...]) -> GraphState:
         """The state for sizes with which all operations are checked."""
         graph, sizes = self._specialise(subject, key)
-        program, names = self._program_for(graph, sizes, subject), set(self.names)
+        return self._state_at(graph, self._program_for(graph, sizes, subject), sizes)
+
+    def _state_at(self, graph: Graph, program: Program, sizes: Mapping[str, int]) -> GraphState:
+        """The state of a static graph for these sizes."""
+        names = set(self.names)
         named = {name: size for name, size in sizes.items() if name in names}
         return GraphState(self.context, graph, program, self.is_fused, self, named)
 

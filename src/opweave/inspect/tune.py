@@ -27,8 +27,9 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     tuning.check_seconds(seconds)
     whole = state_of(graph)
     state = whole.version_for("tune", None) if inputs is None else whole.version("tune", inputs)
-    program, user_graph = state.check_alive(), state.recorded
+    program, user_graph, named_graph = state.check_alive(), state.recorded, whole.recorded
     assert user_graph is not None
+    assert named_graph is not None
     sources = list(input_arrays("tune", state.inputs, inputs).values())
     context = graph.context
     ways = context.backend.tunable(user_graph)
@@ -57,6 +58,9 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
     names, outputs = [*ways, *([without_loops] if without_loops else [])], list(state.outputs)
     measurement = tuning.measure("", title, digest, ways, build, names, outputs, seconds, is_quantised)
+    if measurement.is_kept and named_graph is not user_graph:
+        # Builds of the graph with names look for this first, as they would have to make the static graph for each shape.
+        engines.keep(engines.digest(named_graph), measurement)
     if measurement.chosen in programs:
         program = programs[measurement.chosen]
         program.choice, program.untried = measurement.reason, {}
