@@ -227,19 +227,21 @@ def test_damaged_measurement_file_is_ignored(rival: Rival, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("rounds", [1, tuning.MIN_ROUNDS])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ow.OperationError])
 def test_tune_interrupted_keeps_sufficient_measurements(
-    rival: Rival, monkeypatch: pytest.MonkeyPatch, rounds: int
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, rounds: int, error: type[BaseException]
 ) -> None:
     def interrupted(runs: Any, times: dict[str, list[float]], _: float) -> None:
         for value, each in enumerate(times.values(), 1):
             each += [float(value)] * rounds
-        raise KeyboardInterrupt
+        raise error
 
     monkeypatch.setattr(tuning, "_alternate", interrupted)
     context = ow.ml.create_context(device="cpu")
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         built(context).tune()
-    assert ("verified, " in engine_line(built(context))) == (rounds >= tuning.MIN_ROUNDS)
+    is_kept = rounds >= tuning.MIN_ROUNDS and error is KeyboardInterrupt  # an engine that fails must not be used
+    assert ("verified, " in engine_line(built(context))) == is_kept
 
 
 def test_tune_without_cache_directory(rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

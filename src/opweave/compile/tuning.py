@@ -100,7 +100,7 @@ def measure(
         builds: the seconds that a process needs to build each of the ways. They are read after all ways are built.
 
     Raises:
-        OperationError: the first way is refused.
+        OperationError: the first way is refused, or a way fails after all; nothing is stored.
         KeyboardInterrupt: the user interrupts the measurement. Completed rounds are stored if there are enough.
     """
     first = names[0]
@@ -113,18 +113,23 @@ def measure(
     if len(runs) == 1:
         return replace(plain, is_kept=engines.keep(digest, plain))
     times: dict[str, list[float]] = {name: [] for name in runs}
+
+    def conclude() -> Measurement:
+        rounds = min(map(len, times.values()))
+        if rounds < MIN_ROUNDS:
+            return plain
+        condition = {name: item[:rounds] for name, item in times.items()}
+        chosen, note = choose(list(runs), [condition], builds or {})
+        measurement = replace(plain, chosen=chosen, seconds=typical_seconds([condition]), rounds=rounds, note=note)
+        return replace(measurement, is_kept=engines.keep(digest, measurement))
+
     try:
         with report_work(f"tuning {plain.title}: measuring {', '.join(runs)}"):
             _alternate(runs, times, seconds)
-    finally:
-        rounds = min(map(len, times.values()))
-        measurement = plain
-        if rounds >= MIN_ROUNDS:
-            condition = {name: item[:rounds] for name, item in times.items()}
-            chosen, note = choose(list(runs), [condition], builds or {})
-            measurement = replace(plain, chosen=chosen, seconds=typical_seconds([condition]), rounds=rounds, note=note)
-            measurement = replace(measurement, is_kept=engines.keep(digest, measurement))
-    return measurement
+    except KeyboardInterrupt:
+        conclude()
+        raise
+    return conclude()
 
 
 def try_ways(
