@@ -1,4 +1,7 @@
-"""How many threads operations use: as asked for, else as the environment says, else as the process and its container may."""
+"""Threads of operations: as asked for, else as the environment says, else as the process and its container may.
+
+The memory that a container may use is tested here, too.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,13 @@ import numpy as np
 import pytest
 
 import opweave as ow
+from opweave.backends.isolation import available
 from opweave.compile import fuse
 from opweave.expr import kernels
-from opweave.support import processors as module
-from opweave.support.processors import container_limit, processors
+from opweave.memory.host import physical
+from opweave.support import control_groups
+from opweave.support.control_groups import free_memory, memory_limit, processor_limit
+from opweave.support.processors import processors
 
 COUNT = """
 import os, threading, time
@@ -120,11 +126,55 @@ QUOTAS = {
 def test_limits_of_containers_are_read(membership: str, files: dict[str, str], expected: float, tmp_path: Path) -> None:
     write(tmp_path, {"membership": membership})
     write(tmp_path / "root", files)
-    assert container_limit(tmp_path / "root", tmp_path / "membership") == expected
+    assert processor_limit(tmp_path / "root", tmp_path / "membership") == expected
+
+
+MEMORY = {
+    "version 2, inside": (
+        "0::/",
+        {"memory.max": "900", "memory.current": "700", "memory.stat": "file 60\ninactive_file 50\n"},
+        (900, 250),
+    ),
+    "version 2, a service": (
+        "0::/a/b",
+        {"a/b/memory.max": "max", "a/memory.max": "900", "a/memory.current": "950", "a/memory.stat": ""},
+        (900, 0),
+    ),
+    "version 1": (
+        "4:memory:/x\n1:cpu:/x\n0::/",
+        {
+            "memory/x/memory.limit_in_bytes": "500",
+            "memory/x/memory.usage_in_bytes": "100",
+            "memory/x/memory.stat": "inactive_file 9\ntotal_inactive_file 20\n",
+            "memory/memory.limit_in_bytes": "9223372036854771712",
+        },
+        (500, 420),
+    ),
+    "no limit": ("0::/a", {"a/memory.max": "max", "a/memory.current": "7"}, (float("inf"), float("inf"))),
+}
+
+
+@pytest.mark.parametrize(("membership", "files", "expected"), MEMORY.values(), ids=MEMORY)
+def test_memory_of_containers_is_read(
+    membership: str, files: dict[str, str], expected: tuple[float, float], tmp_path: Path
+) -> None:
+    write(tmp_path, {"membership": membership})
+    write(tmp_path / "root", files)
+    places = tmp_path / "root", tmp_path / "membership"
+    assert (memory_limit(*places), free_memory(*places)) == expected
+
+
+def test_physical_memory_is_that_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caches of freed results and of weights take shares of it."""
+    whole = physical()
+    monkeypatch.setattr(control_groups, "memory_limit", lambda: 2.0**30)
+    monkeypatch.setattr(control_groups, "free_memory", lambda: 2.0**20)
+    assert (physical(), available()) == (min(whole, 2**30), 2**20)
 
 
 def test_container_limit_without_control_groups(tmp_path: Path) -> None:
-    assert container_limit(tmp_path, tmp_path / "missing") == float("inf")
+    for limit in (processor_limit, memory_limit, free_memory):
+        assert limit(tmp_path, tmp_path / "missing") == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +182,7 @@ def test_container_limit_without_control_groups(tmp_path: Path) -> None:
 )
 def test_processors_are_within_the_limit(limit: float, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
-    monkeypatch.setattr(module, "container_limit", lambda *_: limit)
+    monkeypatch.setattr(control_groups, "processor_limit", lambda: limit)
     assert processors() == expected
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from ..core.desc import Desc
 from ..core.dtypes import numpy_type
+from ..support import control_groups
 from ..support.errors import OperationError, ValidationError
 
 ALIGNMENT = 64
@@ -153,11 +155,11 @@ def owner(array: np.ndarray) -> object:
 
 
 def physical() -> int:
-    """Size of the physical memory in bytes; 64 TiB if the system does not report it."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return 2**46
+    """Size of the physical memory in bytes, within the limit of the container; 64 TiB if the system reports neither."""
+    total = 2**46
+    with suppress(AttributeError, OSError, ValueError):
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(min(total, control_groups.memory_limit()))
 
 
 def trim() -> None:

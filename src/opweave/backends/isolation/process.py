@@ -12,7 +12,6 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
@@ -24,9 +23,9 @@ import numpy as np
 
 from ... import memory
 from ...core.graph import Graph, Node
+from ...support import control_groups
 from ...support.errors import OperationError
 from ...support.formatting import duration, size
-from ...support.processors import CGROUPS
 from .. import Backend, How, PowerPreference, Runner
 from . import messages
 from .pacing import stopped_seconds
@@ -264,13 +263,7 @@ def available() -> int:
     free = memory.physical()
     with suppress(OSError, ValueError, IndexError), open("/proc/meminfo") as file:
         free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
-    # Limits of a container. A file without a limit has "max", which is no integer.
-    with suppress(OSError, ValueError, StopIteration):
-        limit, taken = (int(Path(CGROUPS, f"memory.{name}").read_text()) for name in ("max", "current"))
-        lines = Path(CGROUPS, "memory.stat").read_text().splitlines()
-        cached = next(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
-        free = min(free, max(limit - taken + cached, 0))
-    return free
+    return int(min(free, control_groups.free_memory()))
 
 
 def waiting_seconds(pid: int) -> float:
