@@ -27,7 +27,9 @@ from opweave.onnx.convert.trace import Trace
 from opweave.onnx.session import calls, tuning as session_tuning
 from opweave.onnx.session.choice import UNCOMPILED
 from opweave.onnx.session.compiled import CompiledModel
+from opweave.onnx.session.direct import direct_call
 from opweave.onnx.session.model_program import ModelProgram
+from opweave.onnx.session.repeat import RepeatedCall
 from opweave.onnx.session.shape_cache import ShapeCache
 from opweave.onnx.session.tuning import random_feed
 from opweave.support.background import background
@@ -341,7 +343,7 @@ NOISY = {  # rounds of three ways; the median of b is 0.9 of that of a
         ([{"a": NOISY["a"], "b": [t * 0.8 for t in NOISY["a"]]}, NOISY], {}, "a", r"the lead of b .*"),
         ([{"a": [1.0] * 5, "b": [0.8] * 5, "c": [0.79] * 5}], {}, "b", ""),  # the first of equal ways
         ([{"a": [1.0] * 5, "b": [0.8] * 5, "c": [0.7] * 5}], {}, "c", ""),
-        ([{"a": [1e-3] * 5, "b": [0.99e-3] * 5}], {"a": 0.021, "b": 0.02}, "a", ""),  # so is the time to build
+        ([{"a": [1e-5] * 5, "b": [1e-5] * 5}], {"a": 0.06, "b": 0.02}, "a", ""),  # so are builds
     ],
 )
 def test_choose_keeps_first_way_unless_quartiles_of_ratios_agree(
@@ -362,6 +364,27 @@ def test_choose_is_right_for_equal_ways_on_busy_machine() -> None:
     assert choices.count("b") <= 4
     choices = [tuning.choose("ab", [{"a": a.tolist(), "b": (0.25 * b).tolist()}], {})[0] for a, b in draws]
     assert choices.count("b") >= 300
+
+
+@pytest.mark.parametrize("rows", [2, "rows"])
+def test_tune_measures_calls_as_sessions_repeat_them(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rows: int | str
+) -> None:
+    """Without the checks of calls, compiling a small model seemed to gain what they take."""
+    made: list[Any] = []
+
+    def record(function: Any) -> Any:
+        def call(*args: Any) -> Any:
+            made.append(function)
+            return function(*args)
+
+        return call
+
+    for function in (direct_call, RepeatedCall):
+        monkeypatch.setattr(session_tuning, function.__name__, record(function))
+    (measurement,) = session_of_file(write(tmp_path / "m.onnx", rows)).tune([{"x": [2, 3]}], seconds=0).measurements
+    assert list(measurement.seconds) == list(WAYS)
+    assert made[-3:] == [direct_call, RepeatedCall, RepeatedCall]
 
 
 def test_time_of_a_round_is_the_median_of_calls(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:

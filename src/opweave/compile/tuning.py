@@ -185,7 +185,8 @@ def choose(
 
     In the order of the names, a way replaces the way that is chosen so far if the quartiles of the ratios of their times in
     each round say so (`ratios.factor`), in all conditions. So among equal ways, the default is chosen, or else the simplest.
-    A way that takes longer to build must save this time within `PAYBACK_RUNS` or `PAYBACK_SECONDS`.
+    A way that takes longer to build must save this time within `PAYBACK_RUNS` or `PAYBACK_SECONDS`. A shorter build is no
+    reason to replace a way: builds are measured once or twice, and the first way is the simplest.
 
     Args:
         names: the names of the ways, the default first, then the simplest.
@@ -202,9 +203,9 @@ def choose(
 
     def compare(name: str, other: str, longer: float) -> tuple[float, Quartiles]:
         """The factor between two ways, of which the first takes `longer` to build, and the quartiles of their ratios."""
-        extra, other_extra = max(longer, 0) / runs, max(-longer, 0) / runs
+        extra = max(longer, 0) / runs
         ratios = (
-            quartiles([(a + extra) / (b + other_extra) for a, b in zip(rounds[name], rounds[other], strict=True)])
+            quartiles([(a + extra) / b for a, b in zip(rounds[name], rounds[other], strict=True)])
             for rounds in conditions
         )
         return max((factor(item, noise), item) for item in ratios)
@@ -218,14 +219,12 @@ def choose(
             chosen = name
     lead, (low, middle, high) = compare(fastest, chosen, 0)
     longer, less = longer_build(fastest, chosen), seconds[chosen] - seconds[fastest]
+    note = ""
     if lead < 1 and longer > 0:
-        return (
-            chosen,
-            f"{fastest} takes {duration(longer)} longer to build, and {runs} runs save {duration(runs * less)}",
-        )
-    if middle < 1 / noise:
-        return chosen, f"the lead of {fastest} is noise: {middle:.2f}x ({low:.2f} to {high:.2f})"
-    return chosen, ""
+        note = f"{fastest} takes {duration(longer)} longer to build, and {runs} runs save {duration(runs * less)}"
+    elif middle < 1 / noise:
+        note = f"the lead of {fastest} is noise: {middle:.2f}x ({low:.2f} to {high:.2f})"
+    return chosen, note
 
 
 def typical_seconds(conditions: Sequence[Rounds]) -> dict[str, float]:
