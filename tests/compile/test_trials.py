@@ -102,7 +102,11 @@ def test_tune_refuses_engine_with_one_wrong_output(rival: Rival, output: str, tm
 
 
 @pytest.mark.long
-def test_tune_uses_an_engine_that_passes_its_trial(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tune_uses_an_engine_that_passes_its_trial(
+    rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tmp_path.joinpath("sitecustomize.py").write_text("print('a startup file that prints', flush=True)")
+    monkeypatch.syspath_prepend(tmp_path)  # children get this path
     faster(monkeypatch, (2.0, 1.0))
     graph = built(ow.ml.create_context(device="cpu"))
     (found,) = graph.tune(seconds=0).measurements

@@ -216,8 +216,10 @@ class Child:
             self._kill()
         answers: list[Any] = []
         with suppress(EOFError, OSError, ValueError):
+            stream = cast("BinaryIO", process.stdout)
+            messages.find_start(stream)
             while not self._refusal:
-                answers.append(messages.receive(cast("BinaryIO", process.stdout)))
+                answers.append(messages.receive(stream))
         self.end()
         if self._refusal:
             return self._refusal

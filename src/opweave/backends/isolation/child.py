@@ -16,7 +16,7 @@ from ... import memory
 from ...core.graph import Desc
 from ...support.errors import NotSupportedError, OperationError
 from .. import Runner
-from .messages import Close, Compile, Free, Refusal, Run, receive, send
+from .messages import START, Close, Compile, Free, Refusal, Run, receive, send
 
 OOM_SCORE = "1000"
 """Maximum of Linux's `oom_score_adj`: the process is the first to be killed when memory runs out."""
@@ -59,6 +59,7 @@ def prepare() -> tuple[BinaryIO, BinaryIO]:
         os.dup2(nowhere, stream)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
     _end_before_parent()
+    answers.write(START)
     return requests, answers
 
 

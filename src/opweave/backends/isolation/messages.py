@@ -23,6 +23,17 @@ SIZE = struct.Struct("<Q")
 """Format of a number in the header of a message: the number of buffers, then the size of each in bytes."""
 
 
+START = b"\0opweave messages\0"
+"""Bytes before the first message of a child: startup files of Python, as `sitecustomize`, may print to the same stream."""
+
+
+def find_start(stream: BinaryIO) -> None:
+    """Skip what was printed before the first message; raise EOFError if the other process has ended."""
+    window = b""
+    while window != START:
+        window = window[-len(START) + 1 :] + _read(stream, 1)
+
+
 def send(stream: BinaryIO, message: Any) -> None:
     """Write a message. If a part of it cannot be pickled, raise the error before anything is written."""
     buffers: list[pickle.PickleBuffer] = []

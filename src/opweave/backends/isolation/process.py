@@ -196,6 +196,7 @@ _ENDED = object()
 def _read(stream: BinaryIO, answers: SimpleQueue[Any]) -> None:
     """Put the answers of a child into a queue, until it ends."""
     try:
+        messages.find_start(stream)
         while True:
             answers.put(messages.receive(stream))
     except (EOFError, OSError, ValueError):  # it has ended, or the stream is closed
