@@ -134,7 +134,7 @@ def test_serve_fails_if_package_cannot_be_written(tmp_path: Path) -> None:
         (["--origin", "localhost:5173"], "an origin is like 'http://localhost:5173'"),
         (["--origin", "http://localhost:5173/app"], "without a path"),
         (["--no-token", "--any-origin"], "any_origin needs a token"),
-        (["--max-memory", "much"], "a size is like 512M or 2G"),
+        (["--max-memory", "much"], "--max-memory must be a size like 512M or 2G, got 'much'"),
         (["--device", "abacus"], "abacus"),
         (["--token", "a b"], "token must be"),
         (["--token", ""], "token must be True, None or letters, digits and . _ ~ -, got ''"),
@@ -164,7 +164,7 @@ def test_serve_rejects_token_with_no_token(options: list[str], environment: dict
 def test_serve_reports_port_in_use() -> None:
     with Server(port=0) as server:
         result = CliRunner().invoke(app, ["serve", "--port", str(server.port)])
-        assert f"port {server.port}: " in str(result.exception)
+        assert f":{server.port}: Address already in use; " in str(result.exception)
         assert str(result.exception).endswith("; use port 0 (`--port 0`) for any free port")
 
 

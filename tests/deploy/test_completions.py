@@ -206,6 +206,7 @@ def test_metrics_of_tokens(server: ModelServer, client: Any) -> None:
         ({"n": 2}, "n is not supported here, got 2"),
         ({"logprobs": True}, "logprobs is not supported here, got True"),
         ({"frequency_penalty": 0.5}, "frequency_penalty is not supported here"),
+        ({"repeat_penalty": 0}, "repetition_penalty must be greater than 0, got 0"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools is not supported here"),
         ({"messages": []}, "messages must be a list of objects, got []"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "parts of a message must be texts"),
@@ -310,6 +311,17 @@ def test_chat_serve_is_a_command(path: Path) -> None:
     assert errors.endswith("stopped\n")
 
 
-def test_chat_serve_refuses_options_of_requests(path: Path) -> None:
-    result = CliRunner().invoke(app, ["chat", str(path), "--serve", "-p", "hi", "--seed", "1"])
-    assert "--serve takes no --prompt, --seed: requests have them" in str(result.exception)
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--serve", "-p", "hi", "--seed", "1"], "--serve takes no --prompt, --seed: requests have them"),
+        (["-p", "hi", "--port", "8000", "--allow-host", "a"], "--port, --allow-host: only with --serve"),
+        (
+            ["--context", "300"],
+            "--context must be in [1, 256], the longest text that the model was trained for, got 300",
+        ),
+    ],
+)
+def test_chat_options_that_do_not_fit(options: list[str], text: str, path: Path) -> None:
+    result = CliRunner().invoke(app, ["chat", str(path), *options])
+    assert text in str(result.exception)

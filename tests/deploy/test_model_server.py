@@ -770,6 +770,7 @@ def test_slow_bodies_end(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -
         ({"wait": -1}, "wait must be a number of seconds, got -1"),
         ({"port": 1 << 16}, "port must be in [0, 65535], got 65536"),
         ({"device": "none"}, "there is no device 'none'"),
+        ({"host": "a b"}, "cannot listen on a b:0: Name or service not known; --host and --port take others"),
     ],
 )
 def test_wrong_arguments(options: dict[str, Any], text: str) -> None:
@@ -799,15 +800,18 @@ def test_wrong_models() -> None:
 
 
 def test_files_of_arguments(tmp_path: Path) -> None:
-    for name in ("b.onnx", "a/1/model.onnx", "a/2/model.onnx"):
+    for name in ("b.onnx", "a/10/model.onnx", "a/2/model.onnx", "a/old/model.onnx"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     found = files_of([str(tmp_path), "c=x=1.onnx", "b:7=y.onnx"])
-    assert {name: list(versions) for name, versions in found.items()} == {"b": ["1", "7"], "a": ["1", "2"], "c": ["1"]}
+    versions_of = {name: list(versions) for name, versions in found.items()}
+    assert versions_of == {"b": ["1", "7"], "a": ["old", "2", "10"], "c": ["1"]}
     assert files_of(["x.onnx"], "y") == {"y": {"1": Path("x.onnx")}}
     wrong: list[tuple[list[str], str | None, str]] = [
         (["x.onnx", "x=y.onnx"], None, "the model 'x' has version '1' twice"),
         (["x.onnx", "y.onnx"], "z", "--name is for one model"),
+        (["=x.onnx"], None, "a name and a version have characters: NAME:VERSION=FILE, got '=x.onnx'"),
+        (["a:=x.onnx"], None, "NAME:VERSION=FILE, got 'a:=x.onnx'"),
         ([str(tmp_path / "a")], None, "has no NAME.onnx and no NAME/VERSION/model.onnx"),
     ]
     for texts, title, text in wrong:
@@ -817,7 +821,12 @@ def test_files_of_arguments(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [(["--replicas", "2"], "--replicas needs --ray"), (["other.onnx", "--ray"], "--ray serves one model")],
+    [
+        (["--replicas", "2"], "--replicas needs --ray"),
+        (["other.onnx", "--ray"], "--ray serves one model"),
+        (["--ray", "--grace", "30", "--allow-host", "a"], "--ray takes no --allow-host, --grace"),
+        (["--max-body", "3Q"], "--max-body must be a size like 512M or 2G, got '3Q'"),
+    ],
 )
 def test_options_of_ray(arguments: list[str], text: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["deploy", str(tmp_path / "x.onnx"), *arguments])
@@ -847,11 +856,14 @@ def free_port() -> int:
 
 
 def test_deploy_prints_an_example_that_runs(tmp_path: Path) -> None:
-    path, port = tmp_path / "a layer.onnx", free_port()
+    """The example is for the version that a URL without one means, wherever it is among the arguments."""
+    path, older, port = tmp_path / "a layer.onnx", tmp_path / "older.onnx", free_port()
     path.write_bytes(served_model("layer"))
-    process, lines = started(path, f"b:3={path}", "--port", port)
+    older.write_bytes(served_model("fixed"))
+    process, lines = started(f"a:10={path}", f"a:2={older}", f"b:3={path}", "--port", port)
     try:
-        assert lines[:2] == ["a layer.onnx is served on cpu:", f"http://127.0.0.1:{port}/v2/models/a-layer"]
+        sources = "a layer.onnx (version 10), older.onnx (version 2) are served on cpu:"
+        assert lines[:2] == [sources, f"http://127.0.0.1:{port}/v2/models/a"]
         answer = subprocess.run(lines[-3], shell=True, capture_output=True, text=True)
         assert [output["name"] for output in json.loads(answer.stdout)["outputs"]] == ["y", "best"], answer.stderr
     finally:

@@ -19,7 +19,7 @@ from rich.text import Text
 from ..support.errors import DataError, ValidationError, require
 from ..support.names import short_repr
 from .chat_commands import ChatLines, schema_of
-from .common import PrecisionName, Verbose, app, console, errors
+from .common import PrecisionName, Verbose, app, console, errors, options_set
 
 DEFAULT_ROOM = 2048
 """Maximum tokens of a conversation, unless the model was trained for fewer. Keys and values of SmolLM2 take 46 KB a token."""
@@ -43,6 +43,7 @@ ENDS = {
 
 @app.command()
 def chat(
+    options_of: typer.Context,
     model: Annotated[Path, typer.Argument(help="A .gguf file of a language model.")],
     prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="Reply to this message, and exit.")] = None,
     system: Annotated[str | None, typer.Option(help="The system message. Default: that of the chat template.")] = None,
@@ -116,9 +117,10 @@ def chat(
     start = perf_counter()
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
     options: dict[str, Any] = {**sampling, "repetition_penalty": repetition_penalty}
+    of_server = options_set(options_of, "name", "host", "port", "origin", "allow_host")
+    require(serve or not of_server, f"{', '.join(of_server)}: only with --serve")
     if serve:
-        own = {"--prompt": prompt, "--system": system, "--seed": seed, "--stop": stop, "--json-schema": json_schema}
-        unused = [option for option, value in own.items() if value not in (None, "", [])]
+        unused = options_set(options_of, "prompt", "system", "seed", "stop", "json_schema")
         require(not unused, f"--serve takes no {', '.join(unused)}: requests have them")
         from ..deploy import ModelServer  # fails here if the extra is missing
         from ..scale.protocol import default_name
@@ -129,7 +131,10 @@ def chat(
     file = GGUF(model)
     place = ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]
     network = Model(file, for_cpu=place.backend.space.is_host)
-    room = min(DEFAULT_ROOM, network.sizes.context) if context is None else context
+    most = network.sizes.context
+    rule = f"--context must be in [1, {most}], the longest text that the model was trained for, got {context}"
+    require(context is None or 0 < context <= most, rule)
+    room = min(DEFAULT_ROOM, most) if context is None else context
     scales = _scales_of_files(adapter or [])
     adapters = {path.stem: LoRA(path) for path in scales}
     decoder = Decoder(network, place, room, cache=cache, adapters=adapters)  # type: ignore[arg-type]

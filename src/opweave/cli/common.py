@@ -72,15 +72,23 @@ Verbose = Annotated[
 ]
 
 
-def bytes_of(text: str) -> int:
-    """A number of bytes from a text.
+def options_set(context: typer.Context, *names: str) -> list[str]:
+    """The options of these parameters that the command line or the environment sets."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    # An enumeration of Click, or of Typer's copy of Click.
+    are_set = [name for name, source in sources.items() if source and source.name in ("COMMANDLINE", "ENVIRONMENT")]
+    return [f"--{name.replace('_', '-')}" for name in are_set]
 
-    >>> bytes_of("512M"), bytes_of("2 GiB"), bytes_of("1024")
+
+def bytes_of(text: str, option: str) -> int:
+    """A number of bytes from the text of an option.
+
+    >>> bytes_of("512M", "--max-body"), bytes_of("2 GiB", "--max-body"), bytes_of("1024", "--max-body")
     (536870912, 2147483648, 1024)
     """
     match = re.fullmatch(r"([0-9]{1,12}) ?([KMGT]?)(i?B)?", text.strip(), re.IGNORECASE)
     if match is None or int(match[1]) == 0:
-        raise ValidationError(f"a size is like 512M or 2G, got {text!r}")
+        raise ValidationError(f"{option} must be a size like 512M or 2G, got {text!r}")
     return int(match[1]) << 10 * " KMGT".index(match[2].upper() or " ")
 
 

@@ -7,7 +7,6 @@ import math
 import os
 import re
 import shlex
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +17,10 @@ import typer
 from rich.text import Text
 
 from ..support.errors import OperationError, require
-from ..support.names import count_of
+from ..support.names import count_of, short_repr
 from ..support.processors import processors
-from .common import Operations, PrecisionName, Verbose, app, bytes_of, console, errors
+from ..support.sockets import listen_on
+from .common import Operations, PrecisionName, Verbose, app, bytes_of, console, errors, options_set
 from .supervision import Stop, continue_in_child
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ EXAMPLE_SIZES = (1, 8, 64, 224)
 
 @app.command()
 def deploy(
+    context: typer.Context,
     models: Annotated[
         list[str],
         typer.Argument(
@@ -103,7 +104,7 @@ def deploy(
     Serve. For a cluster, pass `opweave.scale.deployment` to `ray.serve.run`.
     """
     files = files_of(models, name)
-    limits = {"max_body": bytes_of(max_body), "max_json": bytes_of(max_json)}
+    limits = {"max_body": bytes_of(max_body, "--max-body"), "max_json": bytes_of(max_json, "--max-json")}
     shared: dict[str, Any] = {
         "batch": batch,
         "device": device,
@@ -113,7 +114,8 @@ def deploy(
     }
     if ray:
         require(len(files) == 1 and len(next(iter(files.values()))) == 1, "--ray serves one model")
-        require(not origin and not allow_host, "--ray takes neither --origin nor --allow-host")
+        unused = options_set(context, "origin", "allow_host", "max_requests", "grace")
+        require(not unused, f"--ray takes no {', '.join(unused)}")
         ((served_name, versions),) = files.items()
         wait = 0.005 if wait is None else wait
         _deploy_on_ray(next(iter(versions.values())), served_name, host, port, threads, replicas, wait=wait, **shared)
@@ -121,7 +123,6 @@ def deploy(
     require(replicas == 1, "--replicas needs --ray: without it, one process runs all models")
     from ..deploy import ModelServer
 
-    _check_port(host, port)
     server = ModelServer(
         files,
         host=host,
@@ -149,7 +150,13 @@ def files_of(texts: Sequence[str], name: str | None = None) -> dict[str, dict[st
     entries: list[tuple[str, str, Path]] = []
     for text in texts:
         title, separator, file = text.partition("=")
-        if not separator or Path(text).exists():
+        is_named = bool(separator) and not Path(text).exists()
+        if is_named:
+            require(
+                all(title.split(":", 1)),
+                f"a name and a version have characters: NAME:VERSION=FILE, got {short_repr(text)}",
+            )
+        else:
             title, file = "", text
         path = Path(file)
         if path.is_dir() and not title:
@@ -173,14 +180,20 @@ def _files_in(folder: Path) -> Iterator[tuple[str, str, Path]]:
     from ..scale.protocol import VERSION, default_name
 
     paths = sorted(folder.glob("*.onnx"))
-    nested = sorted(folder.glob("*/*/model.onnx"))
+    nested = sorted(folder.glob("*/*/model.onnx"), key=lambda path: (path.parts[-3], _order_of(path.parts[-2])))
     require(bool(paths or nested), f"{folder} has no NAME.onnx and no NAME/VERSION/model.onnx")
     yield from ((default_name(path), VERSION, path) for path in paths)
     yield from ((path.parts[-3], path.parts[-2], path) for path in nested)
 
 
+def _order_of(version: str) -> tuple[int, str]:
+    """The place of a version among others: numbers by their size, behind all other versions."""
+    return int(version) if version.isdecimal() else -1, version
+
+
 def _print_server(url: str, files: Mapping[str, Mapping[str, Path]], device: str) -> None:
     """Print the addresses of models, and an example of the first one."""
+    from ..deploy.application import latest
     from ..scale.protocol import Interface
 
     for title, versions in files.items():
@@ -191,7 +204,7 @@ def _print_server(url: str, files: Mapping[str, Mapping[str, Path]], device: str
         verb = "is" if len(versions) == 1 else "are"
         console.print(f"{sources} {verb} served on {device}:", f"{url}/v2/models/{title}", sep="\n", soft_wrap=True)
     title, versions = next(iter(files.items()))
-    _print_example(Interface.load([*versions.values()][-1], title), f"{url}/v2/models/{title}/infer")
+    _print_example(Interface.load(versions[latest(versions)], title), f"{url}/v2/models/{title}/infer")
     console.print(f"The page {url}/ tries models, {url}/metrics is for Prometheus", soft_wrap=True)
     console.print("Ctrl-C stops it", soft_wrap=True)
     console.file.flush()
@@ -262,13 +275,7 @@ def gpu_share(count: int, replicas: int) -> float:
 
 def _check_port(host: str, port: int) -> None:
     """Require that nothing listens on the port."""
-    try:
-        with socket.create_server((host, port)):
-            pass
-    except OSError as error:
-        raise OperationError(
-            f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}; --host and --port take others"
-        ) from None
+    listen_on(host, port, 1, "--host and --port take others").close()
 
 
 @contextmanager

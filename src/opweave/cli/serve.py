@@ -105,7 +105,11 @@ def serve(
         device=device,
         host=host,
         path=socket,
-        limits=ConnectionLimits(memory=bytes_of(max_memory), contexts=max_contexts, graph_bytes=bytes_of(max_graphs)),
+        limits=ConnectionLimits(
+            memory=bytes_of(max_memory, "--max-memory"),
+            contexts=max_contexts,
+            graph_bytes=bytes_of(max_graphs, "--max-graphs"),
+        ),
         record=record,
         drafts=drafts,
     )

@@ -179,7 +179,7 @@ class ServerRoutes(ProtocolRoutes):
         return Response(content, media_type=f"{media_type}; charset=utf-8", headers=headers)
 
 
-def latest(versions: Versions) -> str:
+def latest(versions: Mapping[str, Any]) -> str:
     """The version with the largest number; of versions that are no numbers, the last one."""
     return max(versions, key=lambda version: (int(version) if version.isdecimal() else -1, [*versions].index(version)))
 

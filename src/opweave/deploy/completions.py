@@ -51,6 +51,9 @@ MAX_GRAMMARS = 16
 SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "min_p": 0.0, "repetition_penalty": 1.0}
 """Options of `Sampler` that a request may have, and their defaults: those of `opweave chat`."""
 
+SPELLINGS = {"repeat_penalty": "repetition_penalty"}
+"""Names of options in llama.cpp's server -> those of `SAMPLING`."""
+
 log = logging.getLogger("opweave")
 
 REFUSED: Mapping[str, tuple[Any, ...]] = {
@@ -275,7 +278,7 @@ class ChatRoutes:
         for name, values in REFUSED.items():
             if name in message and message[name] not in values:
                 raise RequestError(f"{name} is not supported here, got {short_repr(message[name])}")
-        return message
+        return {SPELLINGS.get(name, name): value for name, value in message.items()}
 
     async def _chat(self, http: HTTPRequest) -> Response:
         message = await self._read(http)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import socket
@@ -20,9 +19,10 @@ from ..scale import protocol
 from ..scale.http import ServedModel
 from ..scale.predictor import open_session
 from ..scale.protocol import VERSION, Interface, ModelFile
-from ..support.errors import OperationError, require
+from ..support.errors import require
 from ..support.names import short_repr
 from ..support.processors import processors
+from ..support.sockets import listen_on
 from .application import ServerRoutes
 from .guard import SiteGuard
 from .joining import Batcher
@@ -292,12 +292,7 @@ class ModelServer:
 def _listen(host: str, port: int) -> socket.socket:
     """A socket that listens on an address."""
     require(isinstance(host, str) and bool(host), f"host must be an address, got {short_repr(host)}")
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, UnicodeError) as error:
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        raise OperationError(f"cannot listen on {host}:{port}: {reason}; --host and --port take others") from None
+    listener = listen_on(host, port, BACKLOG, "--host and --port take others")
     with suppress(OSError):
         listener.setblocking(False)
     return listener

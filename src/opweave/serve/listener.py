@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 from ..support.errors import OperationError
+from ..support.sockets import listen_on
 
 BACKLOG = 64
 """Maximum number of connections that wait to be accepted; the system refuses more. An estimate."""
@@ -15,13 +16,7 @@ BACKLOG = 64
 
 def listen_on_port(host: str, port: int) -> socket.socket:
     """Listen on a port; `OperationError` if it is taken, or may not be used."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise OperationError(
-            f"cannot listen on {host}, port {port}: {os.strerror(error.errno or 0)}; use port 0 (`--port 0`) for any free port"
-        ) from None
+    return listen_on(host, port, BACKLOG, "use port 0 (`--port 0`) for any free port")
 
 
 def listen_on_path(path: Path) -> socket.socket:
