@@ -59,6 +59,14 @@ def test_predictor_of_no_rows(fixed: str) -> None:
     }
 
 
+def test_predictor_of_no_rows_keeps_sizes_of_inputs() -> None:
+    text = "g (float[steps,n,4] x) => (float[steps,n,4] y) { y = Relu(x) }"
+    data = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}').SerializeToString()
+    predict = Predictor(data, axes={"x": 1, "y": 1})
+    blocks = [predict({"x": np.ones((rows, 3, 4), np.float32)})["y"] for rows in (2, 0)]
+    assert np.concatenate(blocks).shape == (2, 3, 4)
+
+
 def test_predictor_keeps_precision_in_other_processes() -> None:
     predict = Predictor(model(LAYER, rows="n"), precision="ieee")
     for made in (predict, pickle.loads(pickle.dumps(predict))):

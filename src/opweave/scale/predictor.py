@@ -163,8 +163,8 @@ class Predictor:
 
     def _run(self, feed: Mapping[str, np.ndarray], rows: int) -> dict[str, Any]:
         if not rows:
-            declared = parts_of(self._session).outputs
-            return {name: _no_rows(_rows_first(declared[name], self._axes)) for name in self._outputs}
+            declared, sizes = parts_of(self._session).outputs, self._sizes_of(feed)
+            return {name: _no_rows(_rows_first(declared[name], self._axes), sizes) for name in self._outputs}
         size = self._rows or rows
         if rows == size:
             return self._run_part(feed, 0)
@@ -178,6 +178,13 @@ class Predictor:
         whole = {name: np.concatenate([part[name] for part in parts])[:rows] for name in self._outputs}
         memory.copies.add(sum(array.nbytes for array in whole.values()), FIXED_ROWS, len(whole))
         return whole
+
+    def _sizes_of(self, feed: Mapping[str, np.ndarray]) -> dict[int | str | None, int]:
+        """The sizes of the inputs' named dimensions."""
+        shapes = [(argument.dims or (), feed[argument.name].shape) for argument in self._inputs.values()]
+        return {
+            dim: size for dims, shape in shapes for dim, size in zip(dims, shape, strict=True) if isinstance(dim, str)
+        }
 
     def _run_part(self, feed: Mapping[str, np.ndarray], first: int) -> dict[str, Any]:
         """Run the model on one batch of rows. `first` is the index of the first row, for messages."""
@@ -444,6 +451,7 @@ def _count(values: Any) -> int | None:
         return None
 
 
-def _no_rows(argument: Argument) -> np.ndarray:
-    sizes = [size if isinstance(size, int) else 0 for size in (argument.dims or ())[1:]]
-    return np.empty([0, *sizes], argument.dtype)
+def _no_rows(argument: Argument, sizes: Mapping[int | str | None, int]) -> np.ndarray:
+    """An output without rows. Dimensions whose sizes the inputs do not tell are 0."""
+    shape = [dim if isinstance(dim, int) else sizes.get(dim, 0) for dim in (argument.dims or ())[1:]]
+    return np.empty([0, *shape], argument.dtype)
