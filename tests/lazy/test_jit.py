@@ -18,7 +18,7 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from numpy.testing import assert_allclose
 
 import opweave as ow
-from opweave import memory
+from opweave import array_api as xp, memory
 from opweave.compile import driver
 from opweave.lazy import jit
 
@@ -516,6 +516,7 @@ def test_jit_rejects_invalid_arguments_and_results() -> None:
     same = ow.jit(lambda x, *rest: x)
     for value, message in [
         (np.zeros(2), r"jit '<lambda>': argument 'x': float64 is not a data type of WebNN"),
+        (xp.asarray([1j]), "argument 'x': complex64 is not .*; array.real and array.imag are its parts"),
         ([np.zeros(2, ">f4")], "argument 'x': .*native byte order"),
         (Unhashable(), "argument 'x': an object of type Unhashable is neither an array, nor a tuple, .* nor hashable"),
         ({1}, "an object of type set"),

@@ -194,6 +194,8 @@ def of_array(dtype: Any, takes_all: bool = False) -> DataType:
     if name not in (INFO if takes_all else ANY):
         wide = {"float64": "float32", "bfloat16": "float32", "bool": "uint8"}.get(name)
         hint = f"; array.astype({wide!r}) converts it" if wide else ""
+        if dtype.kind == "c":
+            hint = "; array.real and array.imag are its parts"
         rule = (
             f"a data type of WebNN or ONNX ({', '.join(INFO)})"
             if takes_all

@@ -37,7 +37,9 @@ class KernelCall:
         require(not unknown, f"{self.title}: the kernel takes {unknown}; the operation has {declared}")
 
     def error_of(self, error: Exception, function: Callable[..., Any]) -> OperationError:
-        """Return the error to raise for an exception in a user's function, with the line in the user's file."""
+        """Return the error to raise for an exception in a kernel, with the line in the file of a user's function."""
+        if str(getattr(function, "__module__", "")).startswith("opweave."):
+            return OperationError(f"{self.title}: {type(error).__name__}: {error}")
         message = str(error) if isinstance(error, MLError) else f"the kernel raised {type(error).__name__}: {error}"
         # Errors of a compiler have no line of the function.
         line = user_line(error, function) or declaration_line(function)

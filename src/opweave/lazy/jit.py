@@ -20,7 +20,7 @@ from ..context.tensor import MLTensor
 from ..context.tensors import check_alive
 from ..core import dtypes
 from ..core.graph import Operand
-from ..memory.arrays import as_array, describe
+from ..memory.arrays import as_array
 from ..support.cache import Cache, exact
 from ..support.errors import MLError, NoValueError, ValidationError, require, user_line, with_user_line
 from ..support.names import count_of, short_repr
@@ -281,8 +281,7 @@ def _flatten(value: Any, key: list[Any], leaves: list[Any]) -> None:
         raise _HasOperand
     elif is_array(value):
         array = as_array(value, "it")
-        desc = describe(array, "it")
-        key.append((desc.data_type, desc.shape))
+        key.append((dtypes.of_array(array.dtype), array.shape))
         leaves.append(array)
     else:
         key.append(_identity(value))
