@@ -50,8 +50,9 @@ def run(folder: Path, *command: str) -> str:
     return process.stdout
 
 
-def test_versions_are_those_that_run_here() -> None:
-    versions = json.loads((EXAMPLE / "package.json").read_text())["devDependencies"]
+@pytest.mark.parametrize("example", ["vite", "web"])
+def test_versions_are_those_that_run_here(example: str) -> None:
+    versions = json.loads((ROOT / "examples" / example / "package.json").read_text())["devDependencies"]
     installed = json.loads((HERE / "package.json").read_text())["dependencies"]
     assert versions == {name: installed[name] for name in versions}
 
