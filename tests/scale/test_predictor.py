@@ -65,6 +65,7 @@ def test_predictor_of_no_rows_keeps_sizes_of_inputs() -> None:
     predict = Predictor(data, axes={"x": 1, "y": 1})
     blocks = [predict({"x": np.ones((rows, 3, 4), np.float32)})["y"] for rows in (2, 0)]
     assert np.concatenate(blocks).shape == (2, 3, 4)
+    assert predict({"x": np.empty(0, object)})["y"].shape == (0, 0, 4)
 
 
 def test_predictor_keeps_precision_in_other_processes() -> None:

@@ -429,7 +429,7 @@ def _array(column: str, values: Any, argument: Argument) -> np.ndarray:
             raise _of_column(error, row, inner, f"{label}, row {number},") from None
         same = f"{label}, row {number}, must have the shape of row 0, {list(rows[0].shape)}, got {list(row.shape)}"
         require(row.shape == rows[0].shape, same)
-    array = np.stack(rows) if rows else _no_rows(argument)
+    array = np.stack(rows) if rows else _no_rows(argument, {})
     memory.copies.add(array.nbytes, SEPARATE_ROWS)
     return array
 
@@ -452,6 +452,6 @@ def _count(values: Any) -> int | None:
 
 
 def _no_rows(argument: Argument, sizes: Mapping[int | str | None, int]) -> np.ndarray:
-    """An output without rows. Dimensions whose sizes the inputs do not tell are 0."""
+    """A column without rows. Dimensions whose sizes are not known are 0."""
     shape = [dim if isinstance(dim, int) else sizes.get(dim, 0) for dim in (argument.dims or ())[1:]]
     return np.empty([0, *shape], argument.dtype)
