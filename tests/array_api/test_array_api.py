@@ -457,8 +457,12 @@ def test_attribute_error_names_function_elsewhere() -> None:
         AttributeError, match=r"no attribute 'softmax'; it is an operation of WebNN: opweave.ops.softmax$"
     ):
         xp.softmax  # noqa: B018
-    with pytest.raises(AttributeError, match=r"has no attribute 'svd'$"):
-        xp.svd  # noqa: B018
+    for name, hint in {"svd": "linalg.svd", "concatenate": "concat", "linspce": "linspace"}.items():
+        with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; did you mean {hint}\?$"):
+            getattr(xp, name)
+    for name in ("argwhere", "int16", "median"):
+        with pytest.raises(AttributeError, match=rf"has no attribute '{name}'$"):
+            getattr(xp, name)
 
 
 def test_augmented_assignment_makes_another_array() -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from ..lazy.assignment import copy_of
 from ..ops import Operations
+from ..support import hints
 from ..support.lazy_imports import array_namespace
 from . import (
     bits,
@@ -89,9 +90,30 @@ def __array_namespace_info__() -> Info:  # noqa: N807  (the standard's name)
     return Info()
 
 
+_EXTENSIONS = {"linalg": linalg, "fft": fft}
+
+_NUMPY_NAMES = {
+    "amax": "max", "amin": "min", "array": "asarray", "average": "mean", "concatenate": "concat", "cumprod": "cumulative_prod",
+    "cumsum": "cumulative_sum", "dot": "matmul", "power": "pow", "unique": "unique_values",
+}  # fmt: skip
+"""Functions of NumPy -> those of the standard that do the same."""
+
+_CLOSENESS = 0.85
+"""How close names must be: int16 and int64, and median and mean, which differ in what they are, have 0.8."""
+
+
 def __getattr__(name: str) -> Any:
-    hint = f"; it is an operation of WebNN: opweave.ops.{name}" if name in Operations.listing() else ""
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}", name=name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_hint_of(name)}", name=name)
+
+
+def _hint_of(name: str) -> str:
+    if name.startswith("_"):
+        return ""
+    if name in Operations.listing():
+        return f"; it is an operation of WebNN: opweave.ops.{name}"
+    elsewhere = [f"{part}.{name}" for part, module in _EXTENSIONS.items() if name in module.__all__]
+    guess = elsewhere[0] if elsewhere else _NUMPY_NAMES.get(name) or hints.similar(name, __all__, _CLOSENESS)
+    return f"; did you mean {guess}?" if guess else ""
 
 
 @array_namespace.provide

@@ -278,7 +278,8 @@ class ChatRoutes:
         for name, values in REFUSED.items():
             if name in message and message[name] not in values:
                 raise RequestError(f"{name} is not supported here, got {short_repr(message[name])}")
-        return {SPELLINGS.get(name, name): value for name, value in message.items()}
+        options: dict[str, Any] = message
+        return {SPELLINGS.get(option, option): value for option, value in options.items()}
 
     async def _chat(self, http: HTTPRequest) -> Response:
         message = await self._read(http)

@@ -76,13 +76,13 @@ def synonym(name: str, names: Sequence[str]) -> str:
     return next((guess for guess in (*same, *elsewhere) if guess in names and guess != name), "")
 
 
-def similar(name: str, names: Sequence[str]) -> str:
-    """The name that `name` may be a misspelling of; empty if there is none."""
+def similar(name: str, names: Sequence[str], closeness: float = 0.8) -> str:
+    """The name that `name` may be a misspelling of; empty if none is as close, as `difflib` measures it."""
     from difflib import get_close_matches  # imported late, because most programs never need it
 
     snake = snake_case(name)
     longer = [other for other in names if "_" in snake and other.startswith(snake)]  # batch_norm of PyTorch
-    return next((guess for guess in (*longer, *get_close_matches(name, names, 1, 0.8)) if guess != name), "")
+    return next((guess for guess in (*longer, *get_close_matches(name, names, 1, closeness)) if guess != name), "")
 
 
 def operation(name: str, known: Iterable[str], others: str = "", elsewhere: Iterable[str] = ()) -> str:
