@@ -235,6 +235,13 @@ def test_wrong_requests_are_400(server: ModelServer, options: dict[str, Any], te
     assert text in error["message"]
 
 
+@pytest.mark.parametrize("name", ["embeddings", "models"])
+def test_unknown_addresses_have_the_form_of_openai(server: ModelServer, name: str) -> None:
+    status, error = failure(server, b"{}", name)
+    text = f"there is no POST '/v1/{name}' here, only POST /v1/chat/completions, POST /v1/completions, GET /v1/models"
+    assert (status, error["message"]) == (404, text)
+
+
 def failure(server: ModelServer, body: bytes, path: str = "chat/completions") -> tuple[int, dict[str, Any]]:
     from urllib.error import HTTPError
 

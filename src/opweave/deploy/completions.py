@@ -234,6 +234,7 @@ class ChatRoutes:
             Route("/v1/completions", self._answering(self._text), methods=["POST"]),
             Route("/v1/models", self._listing),
             Route("/v1/models/{name:path}", self._answering(self._model)),
+            Route("/v1/{path:path}", self._answering(self._nothing), methods=["GET", "POST", "DELETE"]),
         ]
 
     def _answering(self, handler: Callable[[HTTPRequest], Awaitable[Response]]) -> Callable[[HTTPRequest], Any]:
@@ -256,6 +257,10 @@ class ChatRoutes:
     async def _model(self, http: HTTPRequest) -> Response:
         self._queue(http.path_params["name"])
         return JSONResponse(self._entry(http.path_params["name"]))
+
+    async def _nothing(self, http: HTTPRequest) -> Response:
+        there = "POST /v1/chat/completions, POST /v1/completions, GET /v1/models"
+        raise RequestError(f"there is no {http.method} {short_repr(http.url.path)} here, only {there}", 404)
 
     def _entry(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "opweave"}
