@@ -770,6 +770,13 @@ def test_slow_bodies_end(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -
         ({"wait": -1}, "wait must be a number of seconds, got -1"),
         ({"port": 1 << 16}, "port must be in [0, 65535], got 65536"),
         ({"device": "none"}, "there is no device 'none'"),
+        ({"origins": "http://a"}, "origins must be a sequence of strings, got 'http://a'"),
+        ({"origins": ["localhost:3000"]}, "an origin is like 'http://localhost:5173', without a path, got"),
+        ({"hosts": ["models.example:80"]}, "a host is like 'models.example', without a port, got 'models.example:80'"),
+        (
+            {"language_models": {"tiny": "tiny.gguf"}},
+            "must map names to pairs of a Decoder and a Vocabulary, got 'tiny.gguf'",
+        ),
         ({"host": "a b"}, "cannot listen on a b:0: Name or service not known; --host and --port take others"),
     ],
 )
@@ -794,6 +801,16 @@ def test_wrong_models() -> None:
         pytest.raises(ow.OperationError, match="Address already in use"),
     ):
         ModelServer({"fixed": served_model("fixed")}, port=other.getsockname()[1])
+
+
+def test_server_serves_once() -> None:
+    server = ModelServer({"fixed": served_model("fixed")}).start()
+    with pytest.raises(ow.InvalidStateError, match="serves once"):
+        server.start()
+    server.close()
+    with pytest.raises(ow.InvalidStateError, match="serves once"):
+        server.run()
+    server.close()
 
 
 # The command ----------------------------------------------------------------------------------------------------------

@@ -211,6 +211,14 @@ class ChatRoutes:
             require(name in self._defaults, f"defaults may have {[*self._defaults]}, got {short_repr(name)}")
             self._defaults[name] = value
         self._completion({}, list, self._defaults["max_tokens"], None)  # refuses wrong values
+        rule = "language_models must map names to pairs of a Decoder and a Vocabulary, got "
+        require(isinstance(models, Mapping), f"{rule}{short_repr(models)}")
+        for parts in models.values():
+            is_pair = isinstance(parts, (tuple, list)) and len(parts) == 2
+            require(
+                is_pair and isinstance(parts[0], Decoder) and isinstance(parts[1], Vocabulary),
+                f"{rule}{short_repr(parts)}",
+            )
         self._queues = {name: CompletionQueue(*parts) for name, parts in models.items()}
         self._metrics, self._created = metrics, int(time())
         self._max_body, self._max_requests = min(max_body, MAX_BODY_BYTES), max_requests

@@ -19,8 +19,9 @@ from ..scale import protocol
 from ..scale.http import ServedModel
 from ..scale.predictor import open_session
 from ..scale.protocol import VERSION, Interface, ModelFile
-from ..support.errors import require
+from ..support.errors import InvalidStateError, require
 from ..support.names import short_repr
+from ..support.origins import check_hosts, check_origins
 from ..support.processors import processors
 from ..support.sockets import listen_on
 from .application import ServerRoutes
@@ -125,6 +126,7 @@ class ModelServer:
         require(is_port, f"port must be in [0, 65535], got {short_repr(port)}")
         require(isinstance(models, Mapping), f"models must map names to models, got {short_repr(models)}")
         require(bool(models or language_models), "a server must have a model")
+        origins, hosts = check_origins(origins), check_hosts(hosts)
         # Operations of small models do not fill many processors: with fewer threads each, runs fill them together.
         has_own_code = operations is not None
         parallel = 1 if threads is None else max(1, processors() // threads)
@@ -165,7 +167,7 @@ class ModelServer:
         except BaseException:
             self._listener.close()
             raise
-        self.application = SiteGuard(self._routes.application([*origins]), host, hosts, origins)
+        self.application = SiteGuard(self._routes.application(origins), host, hosts, origins)
         address = self._listener.getsockname()
         shown = f"[{address[0]}]" if ":" in address[0] else "127.0.0.1" if address[0] == "0.0.0.0" else address[0]
         self.url = f"http://{shown}:{address[1]}"
@@ -187,10 +189,17 @@ class ModelServer:
         self._server = GracefulServer(config, self._begin_stop)
         self._models, self._chats = served, chats
         self._thread: Thread | None = None
+        self._is_used = False
 
     def __repr__(self) -> str:
         names = [*self._models, *(self._chats.names if self._chats is not None else ())]
         return f"<ModelServer {self.url}: {', '.join(names)}>"
+
+    def _use(self) -> None:
+        """Require that the server has neither served nor been closed: its socket and models are there for one time."""
+        if self._is_used:
+            raise InvalidStateError("a ModelServer serves once, and this one has been started or closed already")
+        self._is_used = True
 
     def _begin_stop(self) -> None:
         self._routes.is_ready = False
@@ -217,6 +226,7 @@ class ModelServer:
         >>> server = ModelServer({"abs": model})
         >>> server.run(on_start=server.stop)
         """
+        self._use()
         # A process that was started to ignore a signal, as by `nohup`, ignores it. Shells ignore SIGINT for jobs.
         handled = [n for n in STOPPING if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
         handled = handled if current_thread() is main_thread() else []  # other threads cannot handle signals
@@ -238,6 +248,7 @@ class ModelServer:
         True
         >>> server.close()
         """
+        self._use()
         started: Future[None] = Future()
 
         def serve() -> None:
@@ -261,6 +272,7 @@ class ModelServer:
         >>> server = ModelServer({"abs": model}).start()
         >>> server.close()
         """
+        self._is_used = True
         self.stop()
         if self._thread is not None:
             self._thread.join()

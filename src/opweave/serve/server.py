@@ -21,6 +21,7 @@ from typing import Literal
 from .. import __version__
 from ..support.errors import InvalidStateError, require
 from ..support.names import short_repr
+from ..support.origins import check_origins
 from .client_files import options_script, webnn_js
 from .connection import Connection
 from .counts import Counts
@@ -46,7 +47,6 @@ MAX_KEY_BYTES = 256
 IDLE_SECONDS = 300
 """Time that a connection stays open between requests: browsers reuse it for the next operation of a builder."""
 
-_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://[^/\s?#@]+")
 _TOKEN = re.compile(r"[A-Za-z0-9_.~-]+")
 
 
@@ -111,13 +111,7 @@ class Server:
     ) -> None:
         require(type(port) is int and 0 <= port < 65536, f"port must be in [0, 65535], got {short_repr(port)}")
         require(host in ("127.0.0.1", "::1"), f"host must be '127.0.0.1' or '::1', got {short_repr(host)}")
-        require(not isinstance(origins, str), f"origins must be a sequence of strings, got {short_repr(origins)}")
-        self.origins = tuple(origins)
-        for origin in self.origins:
-            require(
-                isinstance(origin, str) and _ORIGIN.fullmatch(origin) is not None,
-                f"an origin is like 'http://localhost:5173', without a path, got {short_repr(origin)}",
-            )
+        self.origins = check_origins(origins)
         secret = secrets.token_urlsafe(24) if token is True else token
         require(
             secret is None or (isinstance(secret, str) and _TOKEN.fullmatch(secret) is not None),
