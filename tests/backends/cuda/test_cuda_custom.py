@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +21,8 @@ from opweave.expr.gpu import GpuKernel
 from opweave.expr.ir import Input
 from opweave.kernels import KernelCall
 from opweave.kernels.cuda import CudaKernel, Launch
+
+X = Desc("float32", (2, 3))
 
 needs_nvrtc = pytest.mark.skipif(not devices.is_installed(), reason="pip install 'opweave[cuda]'")
 
@@ -104,6 +107,47 @@ def test_positions_shapes_and_attributes(context: ow.MLContext) -> None:
     first, second = computed(context, rolled, x, by=(1, 2), negate=True, large=2**40)
     np.testing.assert_array_equal(first, -np.roll(x, (-1, -2), (0, 1)))
     assert second.tolist() == [2**40 + 2] * 2
+
+
+def test_headers_are_part_of_a_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "factor.h").write_text('#include "number.h"')
+    scaled.kernel("cuda", '#include "own/factor.h"\nvoid main(unsigned i) { out[i] = FACTOR * x[i]; }')
+    keys = set()
+    for number in ("2", "3"):
+        (tmp_path / "own" / "number.h").write_text(f"#define FACTOR {number}")
+        (kernel,) = kernels_of(scaled, X, outputs=(X,), k=1.0)
+        keys.add(kernel.key)
+    assert len(keys) == 2
+
+
+def named(source: str, **options: Any) -> Any:
+    @ow.op
+    def chosen(self: Any, i: ow.MLOperand, bitand: ow.MLOperand, *, min: float, max: int = 2, y1: Any = (1, 2)) -> Any:
+        return i.desc
+
+    chosen.kernel("cuda", source, **options)
+    return chosen
+
+
+NAMED = "void main(unsigned k) { out[k] = i[k] * bitand_[k] + fminf(min, max) * y1[k % 2]; }"
+NAMED_ENTRY = (
+    "__global__ void named(float* i, const float* bitand_, float* out, int max, float min) { *out = y1[max] * min; }"
+)
+
+
+def test_names_of_functions_and_keywords(context: ow.MLContext) -> None:
+    x = np.arange(6, dtype=np.float32)
+    least = float(np.finfo(np.float32).min)
+    np.testing.assert_array_equal(computed(context, named(NAMED), x, x, min=0.5), x * x + np.float32([0.5, 1] * 3))
+    np.testing.assert_array_equal(computed(context, named(NAMED), x, x, min=least, y1=(1, 1)), np.full(6, least, "f4"))
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(("source", "options"), [(NAMED, {}), (NAMED_ENTRY, {"grid": 1})])
+def test_names_are_known_to_the_compiler(source: str, options: Any) -> None:
+    assert named(source, **options).check("cuda", i=X, bitand=X, min=0.5)
 
 
 ROW_SUMS = """
@@ -258,9 +302,6 @@ def operation(text: Any, **options: Any) -> Any:
     return broken
 
 
-X = Desc("float32", (2, 3))
-
-
 def refused(text: Any, **options: Any) -> str:
     made: CudaKernel = operation(text, **options).kernels["cuda"]
     op = operation(text, **options)
@@ -413,6 +454,15 @@ def test_triton() -> None:
     assert kernel.compiled.image.startswith(b"\x7fELF")
     assert (kernel.workgroups, kernel.compiled.invocations) == ((5, 1, 1), (256, 1, 1))
     assert kernel.arguments == (0, 1, np.int32(5000).tobytes(), np.float32(2).tobytes())
+
+    for options, message in (
+        ({"constants": {"BLOCK": 512, "SIZE": 3}}, r"Triton kernel scale has no parameters \['SIZE'\] for constants="),
+        ({"grid": (1, 70000)}, r"scaled 'a': a grid has at most .* got \[1, 70000\]"),
+        ({"num_warps": 64}, "scaled 'a': a block has at most 1024 threads on this device, got 2048"),
+    ):
+        scaled.kernel("cuda", scale, **{"constants": {"BLOCK": 512}, **options})  # type: ignore[arg-type]
+        with pytest.raises(ow.ValidationError, match=message):
+            kernels_of(scaled, LONG, outputs=(LONG,), k=2.0)
 
     @scaled.kernel("cuda")
     def _(x: Any, out: Any, k: float) -> Any:

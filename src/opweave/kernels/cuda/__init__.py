@@ -20,7 +20,8 @@ For an operand `x`, these names are declared:
     xs0, xs1       the operands of a sequence `xs`
     k, axes[0]     attributes that are numbers, booleans, or tuples of numbers (constexpr, float or int)
 
-A name that C++ reserves gets an underscore: `new_[i]`, but `new_size`. All memory is aligned to 16 bytes.
+A name that C++ or CUDA reserves gets an underscore: `new_[i]`, but `new_size`. Attributes hide CUDA's functions: beside an
+attribute `min`, the function is `::min`. All memory is aligned to 16 bytes.
 
 There are two kinds of sources:
 
@@ -30,7 +31,8 @@ There are two kinds of sources:
 - A kernel with `__global__` of any name. Pointers are parameters with the names above, in any order; numbers may be, too.
   `grid=` is the number of blocks, `block=` their threads (256). `__shared__` memory, barriers and all else can be used.
 
-`#include` finds the headers of an installed CUDA toolkit (`cuda_fp16.h`, `mma.h`).
+`#include` finds the headers of an installed CUDA toolkit (`cuda_fp16.h`, `mma.h`), and those in the working directory; when
+the latter change, kernels are compiled again.
 
 If a kernel depends on shapes in other ways, register a function. It is called once for each node, with a `Buffer` for each
 operand that it names (None if absent, a tuple for a sequence), attributes, `out` (a tuple for several results), and the

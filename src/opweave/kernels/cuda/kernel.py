@@ -14,9 +14,24 @@ from ...support.errors import NotSupportedError, ValidationError, require
 from ..wgsl.declarations import Bound
 from ..wgsl.shader import Buffer, indices_of, sizes
 from ..wgsl.sources import SourceKernel
-from .launch import Launch, is_launched
+from .launch import Launch, check_launch, is_launched
 from .messages import ExplainedCuda
-from .source import HALF, OWN, SCALARS, STRUCTURE, TYPES, USER, CudaBuffer, CudaScope, Parameter, Source, line_directive
+from .source import (
+    ENTRY,
+    HALF,
+    NAMESPACE,
+    NUMBER,
+    OWN,
+    SCALARS,
+    STRUCTURE,
+    TYPES,
+    USER,
+    CudaBuffer,
+    CudaScope,
+    Parameter,
+    Source,
+    line_directive,
+)
 
 
 class _KernelText(NamedTuple):
@@ -82,12 +97,13 @@ class CudaKernel(SourceKernel):
             source.body,
             line_directive(OWN, 1),
             "};",
-            f'extern "C" __global__ void __launch_bounds__({block[0]}) opweave_kernel({", ".join(map(_pointer, bound))}) {{',
-            f"    const unsigned i = blockIdx.x * {block[0]}u + threadIdx.x;",
-            f"    if (i < {count}u) {STRUCTURE}{{{tensors}}}.main({', '.join(indices_of('i', extents))});",
+            f'extern "C" __global__ void __launch_bounds__({block[0]}) {ENTRY}({", ".join(map(_pointer, bound))}) {{',
+            f"    const unsigned {NUMBER} = blockIdx.x * {block[0]}u + threadIdx.x;",
+            f"    if ({NUMBER} < {count}u) {STRUCTURE}{{{tensors}}}.main({', '.join(indices_of(NUMBER, extents))});",
+            "}",
             "}",
         ]
-        return _KernelText("opweave_kernel", lines, bound, (-(-count // block[0]),))
+        return _KernelText(ENTRY, lines, bound, (-(-count // block[0]),))
 
     def _of_entry(self, source: Source, scope: CudaScope, name: str, parameters: Sequence[Parameter]) -> _KernelText:
         """Create the user's own kernel; its parameters are bound by name."""
@@ -107,13 +123,14 @@ class CudaKernel(SourceKernel):
             else:
                 arguments.append(_scalar(name, parameter, scope))
         constants = self._declarations(source, scope, bound)
-        lines = [*source.includes, *constants, line_directive(USER, 1), source.body]
+        lines = [*source.includes, *constants, line_directive(USER, 1), source.body, line_directive(OWN, 1), "}"]
         return _KernelText(name, lines, bound, sizes(source.grid or 1), tuple(arguments))
 
     def _declarations(self, source: Source, scope: CudaScope, bound: Sequence[Bound]) -> list[str]:
+        """Declare what a source needs, in a namespace that its text must end."""
         constants = [text for name, text in scope.constants(source).items() if name in source.words]
         has_halves = "f16" in source.words or any(item.buffer.element == "f16" for item in bound)
-        return [*([HALF] if has_halves else []), *constants]
+        return [*([HALF] if has_halves else []), f"inline namespace {NAMESPACE} {{", *constants]
 
     def _kernel_of(
         self, title: str, source: Source, scope: CudaScope, text: _KernelText, features: Features
@@ -135,18 +152,6 @@ class CudaKernel(SourceKernel):
             compiler="cuda",
             arguments=text.arguments,
         )
-
-
-def check_launch(grid: Sequence[int], block: Sequence[int], features: Features) -> None:
-    """Require a grid and a block that the device can launch."""
-    threads = math.prod(block)
-    require(
-        threads <= features.max_invocations,
-        f"a block has at most {features.max_invocations} threads on this device, got {threads}",
-    )
-    limits = (2**31 - 1, 65535, 65535)
-    fits = all(size <= limit for size, limit in zip(grid, limits, strict=False))
-    require(fits, f"a grid has at most {list(limits)} blocks, got {list(grid)}")
 
 
 def _pointer(item: Bound) -> str:

@@ -5,6 +5,7 @@ Opweave does not import these libraries before the caller does: it recognises ob
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -136,6 +137,7 @@ class Launch:
         tensors = [value for value in values if hasattr(value, "memory")]
         size = int(np.prod(sizes(self.block)))
         grid = sizes(self.grid) if self.grid is not None else (-(-out.size // size),)
+        check_launch(grid, compiled.invocations, features)
         x, y, z = (*map(int, grid), 1, 1)[:3]
         return GpuKernel(
             title,
@@ -170,6 +172,8 @@ def _of_triton(
     from triton.compiler import ASTSource, compile
 
     names = list(launch.function.arg_names)
+    unknown = [name for name in launch.constants if name not in names]
+    require(not unknown, f"{launch.title} has no parameters {unknown} for constants=; it takes {names}")
     free = [name for name in names if name not in launch.constants]
     require(len(free) == len(values), f"{launch.title} takes {free} besides constants, got {len(values)} arguments")
     numbers = {
@@ -291,3 +295,15 @@ def _name(function: Any) -> str:
 def is_launched(value: Any) -> bool:
     """Whether an object is a kernel of a library that can be launched."""
     return _library(value) in _LIBRARIES
+
+
+def check_launch(grid: Sequence[int], block: Sequence[int], features: Features) -> None:
+    """Require a grid and a block that the device can launch."""
+    threads = math.prod(block)
+    require(
+        threads <= features.max_invocations,
+        f"a block has at most {features.max_invocations} threads on this device, got {threads}",
+    )
+    limits = (2**31 - 1, 65535, 65535)
+    fits = all(size <= limit for size, limit in zip(grid, limits, strict=False))
+    require(fits, f"a grid has at most {list(limits)} blocks, got {list(grid)}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...support.names import count_of
 from ..excerpts import column_of, excerpt
 from ..wgsl.messages import SourcePlace
-from .source import OWN, STRUCTURE, USER, Source
+from .source import NAMESPACE, OWN, STRUCTURE, USER, Source
 
 MAX_ERRORS = 10
 """Maximum number of errors that a message lists."""
@@ -101,7 +101,7 @@ class ExplainedCuda:
         marked = item.shown.rstrip().encode()[max(item.offset, 0) :]
         is_as_written = item.file == USER and item.offset >= 0 and marked == line.encode()[item.offset :]
         column = column_of(line, item.offset) if is_as_written else len(line) - len(line.lstrip())
-        message = item.message.replace(f"{STRUCTURE}::", "")
+        message = item.message.replace(f"{NAMESPACE}::", "").replace(f"{STRUCTURE}::", "")
         name = _NAME.search(message)
         more = f" ({self.hint(name[1])})" if name else ""
         head = f"line {number} of the CUDA C++{self.where.suffix(source, number)}: {message}{more}"

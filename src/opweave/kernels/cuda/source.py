@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from operator import mul
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...core.dtypes import DataType
 from ...core.graph import Desc
+from ...support import digests
 from ...support.errors import require
 from ..wgsl.declarations import Bound, DeclarationScope
 from ..wgsl.shader import Buffer, check_scratch, extents_of, sizes
@@ -23,8 +24,12 @@ from ..wgsl.syntax import Fault, line_at
 USER, OWN = "kernel", "opweave"
 """File names in messages: of the user's source, and of the text that Opweave adds."""
 
-STRUCTURE = "Operation"
-"""The structure whose members are the functions of a source with `void main`."""
+STRUCTURE, NUMBER, ENTRY = "opweave_operation", "opweave_number", "opweave_kernel"
+"""Names in the text that Opweave adds for `void main`: the structure whose members are the functions of the source, the number
+of the element, and the kernel."""
+
+NAMESPACE = "opweave_names"
+"""The inline namespace of a source and its constants, which hide CUDA's functions there: an attribute may be called `min`."""
 
 TYPES: Mapping[DataType, str] = {
     "float32": "float",
@@ -62,21 +67,27 @@ HALF = """struct f16 {
 };"""
 
 _WORDS = """
-alignas alignof and asm auto bool break case catch char class const const_cast constexpr continue decltype default
-    delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable
-    namespace new noexcept not nullptr operator or private protected public register reinterpret_cast return short signed
-    sizeof static static_assert static_cast struct switch template this thread_local throw true try typedef typeid typename
-    union unsigned using virtual void volatile wchar_t while xor main f16
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl const const_cast
+    constexpr continue decltype default delete do double dynamic_cast else enum explicit export extern false float for friend
+    goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public
+    register reinterpret_cast return short signed sizeof static static_assert static_cast struct switch template this
+    thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor xor_eq
+    NULL blockDim blockIdx gridDim threadIdx
+    main f16
 """
-_RESERVED = frozenset(_WORDS.split())
-"""Keywords of C++, and names that Opweave itself uses."""
+_RESERVED = frozenset([*_WORDS.split(), STRUCTURE, NUMBER, ENTRY])
+"""Keywords of C++, names of CUDA that kernels cannot do without, and names that Opweave itself uses."""
 
 _TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|//[^\n]*|/\*[\s\S]*?(?:\*/|\Z)')
 _WORD = re.compile(r"[^\W\d]\w*")
 _MAIN = re.compile(r"\bvoid\s+main\s*\(([^()]*)\)\s*\{")
 _GLOBAL = re.compile(r"\b__global__\b[^;{}]*?\b(\w+)\s*\(([^()]*)\)\s*\{")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b(.*)$", re.MULTILINE)
+_QUOTED = re.compile(r"""(?<=")[^"]+(?=")""")
+_HEADER = re.compile(r"""^[ \t]*#[ \t]*include[ \t]*[<"]([^<>"\n]+)[>"]""", re.MULTILINE)
 _LINKAGE = re.compile(r'extern\s*"C"\s*(?:\{[^{}]*)?$')
+
+_MAX_FLOAT = float(np.finfo(np.float32).max)
 
 SCALARS = {
     "bool": np.bool_, "char": np.int8, "signed char": np.int8, "unsigned char": np.uint8, "short": np.int16,
@@ -199,12 +210,22 @@ class Source:
 
     @property
     def includes(self) -> list[str]:
-        """The directives that include headers, to stand before the declarations, each with its line in the source."""
+        """The directives that include headers, to stand before the declarations, each with its line in the source.
+
+        The text of a kernel identifies its binary, so it names the contents of headers in the working directory.
+        """
         lines: list[str] = []
+        headers: dict[Path, bytes] = {}
         for match in _INCLUDE.finditer(self.plain):
-            header = self.source[match.start(1) : match.end(1)]
-            lines += [line_directive(USER, line_at(self.plain, match.start())), f"#include{header}"]
-        return [*lines, line_directive(OWN, 1)]
+            directive = f"#include{self.source[match.start(1) : match.end(1)]}"
+            _add_headers(headers, directive, Path())
+            # The process that compiles may have another working directory.
+            directive = _QUOTED.sub(
+                lambda name: Path(name[0]).resolve().as_posix() if Path(name[0]).is_file() else name[0], directive
+            )
+            lines += [line_directive(USER, line_at(self.plain, match.start())), directive]
+        contents = [f"// {name}, {digests.digest(data).hexdigest()}" for name, data in headers.items()]
+        return [*contents, *lines, line_directive(OWN, 1)]
 
     @property
     def body(self) -> str:
@@ -243,6 +264,15 @@ class Source:
 def line_directive(file: str, number: int) -> str:
     """Return the directive after which the compiler counts lines from `number` of `file`."""
     return f'#line {number} "{file}"'
+
+
+def _add_headers(headers: dict[Path, bytes], text: str, folder: Path) -> None:
+    """Add the files that a text of `folder` includes, directly or not, from its folder or the working directory."""
+    for name in _HEADER.findall(text):
+        for path in (folder / name, Path(name)):
+            if path not in headers and path.is_file():
+                headers[path] = path.read_bytes()
+                _add_headers(headers, headers[path].decode(errors="replace"), path.parent)
 
 
 def _parameter(text: str) -> Parameter:
@@ -318,7 +348,7 @@ def declaration(name: str, value: Any) -> str | None:
     if not items or not all(isinstance(item, (bool, int, float)) for item in items):
         return None
     if any(isinstance(item, float) for item in items):
-        if not all(math.isfinite(item) and abs(item) < 3.4e38 for item in items):
+        if not all(abs(item) <= _MAX_FLOAT for item in items):
             return None
         type, texts = "float", [f"{float(item)!r}f" for item in items]
     elif all(isinstance(item, bool) for item in items):
