@@ -335,15 +335,20 @@ console.log(JSON.stringify([inputs, outputs, graph.computeShapes({ x: [2, 3, 9, 
 def test_save_with_names(tmp_path: Path) -> None:
     """Sizes that the operations compute by themselves are left out."""
     b = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", drafts=True))
-    pooled = b.max_pool2d(b.input("x", "float32", ["n", 3, "h", "w"]), window_dimensions=[3, 3], strides=[2, 2])
+    shape = [{"name": "n", "max_size": 8}, 3, "h", {"name": "w", "min_size": 4}]
+    pooled = b.max_pool2d(b.input("x", "float32", shape), window_dimensions=[3, 3], strides=[2, 2])
     graph = b.build({"y": b.resample2d(b.concat([pooled, pooled], 0), scales=[2, 2])})
     path, types = ow.js.save(graph, tmp_path / "m.mjs")
-    assert 'readonly shape: readonly ["n", 3, "h", "w"]' in types.read_text()
+    hint = '{ readonly name: "n"; readonly minSize: 1; readonly maxSize: 8 }'
+    assert (
+        f'readonly shape: readonly [{hint}, 3, "h", {{ readonly name: "w"; readonly minSize: 4 }}]' in types.read_text()
+    )
     with Server(port=0, device="cpu", drafts=True) as server:
         variables = {"OPWEAVE_URL": server.url, "OPWEAVE_TOKEN": server.token or "", "MODULE": str(path)}
         text = node_js.run(["--input-type=module", "-e", NAMES], variables)
     inputs, outputs, shapes = json.loads(text)
-    assert inputs == {"x": {"dataType": "float32", "shape": ["n", 3, "h", "w"]}}
+    named = [{"name": "n", "minSize": 1, "maxSize": 8}, 3, "h", {"name": "w", "minSize": 4}]
+    assert inputs == {"x": {"dataType": "float32", "shape": named}}
     assert outputs["y"]["shape"] == ["2*n", 3, "2*((h - 3) // 2) + 2", "2*((w - 3) // 2) + 2"]
     assert shapes == {"y": [*graph.compute_shapes({"x": [2, 3, 9, 8]})["y"]]}
 

@@ -44,7 +44,7 @@ def save(
             and .js only in packages with `"type": "module"`.
         title: origin of the graph, for the first line of the module.
         input_shapes: the shape of each input, to save a graph with names for these sizes alone. Default: inputs keep the
-            names in their shapes, which are a draft: `opweave serve --drafts` has them.
+            names in their shapes, with the sizes to expect, which are a draft: `opweave serve --drafts` has them.
 
     Returns:
         The files that were written: the module, the weights if there are any, and the types.
@@ -80,7 +80,9 @@ def save(
     try:
         plain = webnn_only(recorded)
         unread = [name for name in recorded.inputs if name not in plain.inputs]
-        module = JsModule(plain, path.name, weights_path.name, title, unread)
+        builder = next(iter(recorded.outputs.values())).builder
+        hints = getattr(builder, "size_hints", {})
+        module = JsModule(plain, path.name, weights_path.name, title, unread, hints)
         text = module.text()
     except ValidationError as error:
         if not recorded.has_names:

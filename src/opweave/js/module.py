@@ -6,18 +6,20 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
 from .. import __version__
+from ..core.conversion import SizeHint
 from ..core.graph import Desc, Graph, Node, Operand
 from ..core.guards import explore
 from ..core.operation import call_with
-from ..core.sizes import Size, is_static, is_symbolic
+from ..core.sizes import Dimension, Size, is_static, is_symbolic
 from ..serve.idl import DRAFTS, OPERATIONS, Operation
 from ..serve.messages import MAX_SAFE_INTEGER
 from ..support.errors import ValidationError
@@ -58,14 +60,23 @@ RESERVED = frozenset([*_WORDS.split(), *re.findall(r"\w+", " ".join(VIEWS.values
 
 
 class JsModule:
-    """A graph of WebNN's operations as a module. `unread` names the inputs that are left out.
+    """A graph of WebNN's operations as a module.
 
-    Constants that are not in the module are in `weights`, by name, once `text` has been called.
+    `unread` names the inputs that are left out; `size_hints` are those of names in the shapes of inputs. Constants that are
+    not in the module are in `weights`, by name, once `text` has been called.
     """
 
-    def __init__(self, graph: Graph, name: str, weights_name: str, title: str = "", unread: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        name: str,
+        weights_name: str,
+        title: str = "",
+        unread: Sequence[str] = (),
+        size_hints: Mapping[str, SizeHint] = MappingProxyType({}),
+    ) -> None:
         self.graph, self.name, self.weights_name, self.title = graph, name, weights_name, title
-        self.unread = unread
+        self.unread, self.size_hints = unread, size_hints
         self.weights: dict[str, np.ndarray] = {}
         self._taken = {*RESERVED}
         self._names: dict[Operand, str] = {}
@@ -103,9 +114,11 @@ class JsModule:
         They name the interfaces of WebNN, whose types the package `opweave-webnn` has.
         """
         lines = [f"// Types of {_comment(json.dumps(self.name))}, made by opweave {__version__}.", ""]
-        for name, operands in {"inputs": self.graph.inputs, "outputs": self.graph.outputs}.items():
+        for name, operands, hints in self._operands():
             lines.append(f"export declare const {name}: {{")
-            lines += [f"  readonly {_key(key)}: {_desc_type(operand.desc)};" for key, operand in operands.items()]
+            lines += [
+                f"  readonly {_key(key)}: {_desc_type(operand.desc, hints)};" for key, operand in operands.items()
+            ]
             lines.append("};")
         weights = ""
         if self.weights:
@@ -156,11 +169,16 @@ class JsModule:
 
     def _descriptors(self) -> list[str]:
         lines = []
-        for name, operands in {"inputs": self.graph.inputs, "outputs": self.graph.outputs}.items():
+        for name, operands, hints in self._operands():
             lines.append(f"export const {name} = {{")
-            lines += [f"  {_key(key)}: {_desc(operand.desc)}," for key, operand in operands.items()]
+            lines += [f"  {_key(key)}: {_desc(operand.desc, hints)}," for key, operand in operands.items()]
             lines.append("};")
         return lines
+
+    def _operands(self) -> Iterable[tuple[str, Mapping[str, Operand], Mapping[str, SizeHint]]]:
+        """The operands that a module describes: inputs, whose names in shapes have hints, and outputs."""
+        yield "inputs", self.graph.inputs, self.size_hints
+        yield "outputs", self.graph.outputs, {}
 
     def _loader(self) -> list[str]:
         names = {array.dtype.name for array in self.weights.values()}
@@ -364,15 +382,30 @@ def _member(name: str) -> str:
     return f".{name}" if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) else f"[{json.dumps(name)}]"
 
 
-def _desc(desc: Desc) -> str:
-    shape = [(size.name or str(size)) if isinstance(size, Size) else size for size in desc.shape]
-    return f"{{ dataType: {json.dumps(desc.data_type)}, shape: {json.dumps(shape)} }}"
+def _desc(desc: Desc, hints: Mapping[str, SizeHint]) -> str:
+    shape = ", ".join(_dimension(size, hints) for size in desc.shape)
+    return f"{{ dataType: {json.dumps(desc.data_type)}, shape: [{shape}] }}"
 
 
-def _desc_type(desc: Desc) -> str:
+def _desc_type(desc: Desc, hints: Mapping[str, SizeHint]) -> str:
     """The type of a descriptor: data type and shape are literals, since code that reads them depends on their values."""
-    shape = ", ".join(json.dumps((d.name or str(d)) if isinstance(d, Size) else d) for d in desc.shape)
+    shape = ", ".join(_dimension(size, hints, "readonly ", "; ") for size in desc.shape)
     return f"{{ readonly dataType: {json.dumps(desc.data_type)}; readonly shape: readonly [{shape}] }}"
+
+
+def _dimension(
+    size: Dimension, hints: Mapping[str, SizeHint], before_member: str = "", between_members: str = ", "
+) -> str:
+    """Write a dimension: a number, a formula of sizes, a name, or an object of a name and its hint."""
+    if not isinstance(size, Size):
+        return str(size)
+    text, hint = json.dumps(size.name or str(size)), hints.get(size.name or "")
+    if hint is None or hint == SizeHint():
+        return text
+    members = {"name": text, "minSize": str(hint.min_size)}
+    if hint.max_size is not None:
+        members["maxSize"] = str(hint.max_size)
+    return f"{{ {between_members.join(f'{before_member}{name}: {value}' for name, value in members.items())} }}"
 
 
 def _comment(text: str) -> str:

@@ -140,7 +140,9 @@ NAMED_ENTRY = (
 def test_names_of_functions_and_keywords(context: ow.MLContext) -> None:
     x = np.arange(6, dtype=np.float32)
     least = float(np.finfo(np.float32).min)
-    np.testing.assert_array_equal(computed(context, named(NAMED), x, x, min=0.5), x * x + np.float32([0.5, 1] * 3))
+    np.testing.assert_array_equal(
+        computed(context, named(NAMED), x, x, min=0.5), x * x + np.array([0.5, 1] * 3, np.float32)
+    )
     np.testing.assert_array_equal(computed(context, named(NAMED), x, x, min=least, y1=(1, 1)), np.full(6, least, "f4"))
 
 

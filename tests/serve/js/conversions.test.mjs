@@ -133,6 +133,7 @@ const REFUSED = [
   ["an integer that is undefined", () => builder.softmax(x, undefined), /got undefined/],
   ["an integer of a bigint", () => builder.softmax(x, 1n), /BigInt/],
   ["an integer of a symbol", () => builder.softmax(x, Symbol()), /Symbol/],
+  ["a long that is NaN", () => builder.triangular(x, { diagonal: NaN }), /triangular: options.diagonal .* got NaN/],
   [
     "a long that is too small",
     () => builder.triangular(x, { diagonal: -(2 ** 31) - 1 }),
