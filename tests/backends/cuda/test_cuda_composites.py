@@ -73,6 +73,20 @@ def test_attention(context: ow.MLContext, new: int) -> None:
     compare(context, attend, cache(new, 300))
 
 
+@pytest.mark.parametrize("bits", [8, 32])
+def test_attention_with_a_constant_cache(context: ow.MLContext, bits: int) -> None:
+    arrays = cache(2, 12)
+    past = {name: arrays.pop(name) for name in ("past_key", "past_value")}
+    if bits == 8:
+        past = {name: (40 * values).astype(np.int8) for name, values in past.items()}
+        past |= {f"{name}_scale": np.abs(array(2, 2, 12)) for name in tuple(past)}
+
+    def build(b: Any, **operands: Any) -> Any:
+        return attend(b, **operands, **{name: b.constant(values) for name, values in past.items()})[0]
+
+    compare(context, build, arrays)
+
+
 def test_attention_cache_is_updated_in_place(driver: CpuDriver, context: ow.MLContext) -> None:
     """Without the kernels that would copy it: a CUDA graph of its own."""
     arrays = cache(1, 40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -183,14 +184,18 @@ class Kernels:
     def add_stages(
         self, stages: Sequence[ResultStage], targets: Mapping[Input, Buffer], nodes: tuple[Node, ...], title: str
     ) -> None:
-        """Add the kernels of stages. Arrays that are not in `targets` become intermediates."""
+        """Add the kernels of stages. Arrays that are not in `targets` become intermediates.
+
+        Elements of constants are computed when the graph is built, unless another stage writes to the same array.
+        """
         places = dict(targets)
+        writes = Counter(target for stage in stages for target in stage.targets)
         for stage in stages:
             for target in stage.targets:
                 self.places[target] = places.setdefault(target, Buffer(target.desc, "between"))
-            self._add_stage(stage, nodes, title)
+            self._add_stage(stage, nodes, title, may_fold=writes[stage.target] == 1)
 
-    def _add_stage(self, stage: ResultStage, nodes: tuple[Node, ...], title: str) -> None:
+    def _add_stage(self, stage: ResultStage, nodes: tuple[Node, ...], title: str, *, may_fold: bool = False) -> None:
         content, place = stage.content, self.places[stage.target]
         stage_title = f"{title}: {stage.title}" if stage.title else title
         if isinstance(content, Input):
@@ -206,7 +211,7 @@ class Kernels:
             self.fill(place, self.multiply(content, stage.target.desc, nodes), stage_title)
         else:
             value = Pending(content, nodes)
-            if stage.fold and place.kind == "between" and self._is_known(value):
+            if may_fold and place.kind == "between" and self._is_known(value):
                 self.places[stage.target] = self._compute(value)
                 return
             self.fill(place, value, stage_title)

@@ -54,20 +54,18 @@ class ResultStage:
         target: the array to compute, which later stages may read.
         content: the elements, as in results of rules; a `KernelProgram`, which may write further arrays; `Repeated` stages; or
             an array in memory, to reinterpret in a different shape or data type.
-        fold: whether elements of constants are computed when the graph is built.
     """
 
     target: Input
     content: Traced | Products | Scatter | KernelProgram | Repeated | Input
     title: str = ""
-    fold: bool = True
 
     @property
     def targets(self) -> list[Input]:
         if isinstance(self.content, KernelProgram):
             return self.content.targets
         if isinstance(self.content, Repeated):
-            return [target for stage in self.content.stages for target in stage.targets]
+            return [*self.content.swapped, *(target for stage in self.content.stages for target in stage.targets)]
         return [self.target]
 
 
@@ -88,10 +86,10 @@ class Stages:
         self.stages.append(ResultStage(target, content, title))
         return of_input(target)
 
-    def store(self, array: Traced, title: str = "", *, fold: bool = True) -> Traced:
-        """Store an expression in memory; with `fold`, when the graph is built, if the expression depends on constants only."""
+    def store(self, array: Traced, title: str = "") -> Traced:
+        """Store an expression in memory."""
         target = self.array(ir.storage(array.data_type), array.shape)
-        self.stages.append(ResultStage(target, array, title, fold))
+        self.stages.append(ResultStage(target, array, title))
         return of_input(target)
 
     def repeat(self, stages: Sequence[ResultStage], count: int, swapped: tuple[Input, Input]) -> None:

@@ -177,7 +177,7 @@ def _(
             return where(p < count, key, where(p < count + most, -1.0, 0.0))
 
         shape = (groups, count + most + 1)
-        old = stages.store(compute(shape, start), "the scores", fold=False)
+        old = stages.store(compute(shape, start), "the scores")
         new, best = stages.array("float32", shape), stages.array("int32", (groups,))
         largest = compute((groups,), lambda g: cast(arg_max_over(count, lambda j: old[g, j]), "int32"))
 

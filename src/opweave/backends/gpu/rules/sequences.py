@@ -346,7 +346,7 @@ def _in_a_kernel_a_step(
                 value = where(number == k, widen(initial)[position], value)
         return value
 
-    old = source_of(stages.store(compute(shape, start), "the states", fold=False))
+    old = source_of(stages.store(compute(shape, start), "the states"))
     new, vectors = (
         stages.array("float32", shape),
         stages.array("float32", [max(1, extra_vectors), *network.state_shape]),
