@@ -120,3 +120,13 @@ def test_recurrent_networks(context: ow.MLContext, name: str, hidden: int) -> No
         return tuple(getattr(b, name)(input, weight, recurrent_weight, 7, hidden, **options))
 
     compare(context, build, arrays)
+
+
+def test_reshaped_constants(context: ow.MLContext) -> None:
+    """Kernels of several stages compute those that depend on constants alone when the graph is built."""
+    matrix = array(8, 2)
+
+    def build(b: Any, input: Any, weight: Any) -> Any:
+        return b.lstm(input, weight, b.reshape(b.constant(matrix), [1, 8, 2]), 3, 2)[0]
+
+    compare(context, build, {"input": array(3, 2, 5), "weight": array(1, 8, 5)})

@@ -272,7 +272,8 @@ class Kernels:
         program = simplify(make_formula("a constant", inputs, (value.result,)))
         desc = program.outputs[0].desc
         array = np.empty(desc.shape, desc.data_type)
-        evaluate(program, [self.places[source].array for source in inputs], [array])
+        # A reshaped array is in the place of the other shape.
+        evaluate(program, [_view_as(self.places[source], source.desc).array for source in inputs], [array])
         place = Buffer(desc, "constant", value=GpuConstant.of(array))
         self.computed[place] = tuple(self.places[source] for source in inputs)
         return place
