@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,4 +107,6 @@ def table(command: Any) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1] if sys.argv[1:] else FILE).write_text(text(), encoding="utf-8")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", nargs="?", type=Path, default=FILE, metavar="FILE", help="default: %(default)s")
+    parser.parse_args().file.write_text(text(), encoding="utf-8")

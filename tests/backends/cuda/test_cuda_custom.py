@@ -462,9 +462,12 @@ def test_triton() -> None:
         ({"grid": (1, 70000)}, r"scaled 'a': a grid has at most .* got \[1, 70000\]"),
         ({"num_warps": 64}, "scaled 'a': a block has at most 1024 threads on this device, got 2048"),
     ):
-        scaled.kernel("cuda", scale, **{"constants": {"BLOCK": 512}, **options})  # type: ignore[arg-type]
+        scaled.kernel("cuda", scale, **{"block": 512, "constants": {"BLOCK": 512}, **options})  # type: ignore[arg-type]
         with pytest.raises(ow.ValidationError, match=message):
             kernels_of(scaled, LONG, outputs=(LONG,), k=2.0)
+
+    with pytest.raises(ow.ValidationError, match="Triton kernel scale takes grid=, the number of programs, or block="):
+        scaled.kernel("cuda", scale, constants={"BLOCK": 512})
 
     @scaled.kernel("cuda")
     def _(x: Any, out: Any, k: float) -> Any:

@@ -38,6 +38,9 @@ _NO_DEVICE = ("CUDADriverError", "CUDARuntimeError", "CudaSupportError", "NvvmSu
 """Errors of CuPy and Numba without a GPU, its driver or its toolkit."""
 
 
+DEFAULT_BLOCK = 256
+
+
 @dataclass(frozen=True)
 class Launch:
     """A kernel of another library, with its launch options.
@@ -45,8 +48,8 @@ class Launch:
     Args:
         function: a function with `@triton.jit`, a `cupy.RawKernel`, or a function with `@numba.cuda.jit`.
         grid: number of blocks, in up to three dimensions; default: one for each `block` elements of the (first) result.
-        block: threads of a block, in up to three dimensions; Triton chooses them itself (`num_warps`), and with Triton `block`
-            is the number of elements of a program, for the default of `grid`.
+        block: threads of a block, in up to three dimensions; default: 256. Triton chooses them itself (`num_warps`): there,
+            `block` is the number of elements of a program, for the default of `grid`, and one of both must be given.
         arguments: tensors (the `Buffer`s that a function is given, or their names), numbers, and names of numbers (attributes,
             `x_size`); default: the tensors and numbers named as the function's parameters. CuPy's numbers are of NumPy's
             types.
@@ -66,7 +69,7 @@ class Launch:
 
     function: Any
     grid: int | Sequence[int] | None = None
-    block: int | Sequence[int] = 256
+    block: int | Sequence[int] | None = None
     arguments: Sequence[Any] | None = None
     constants: Mapping[str, Any] = field(default_factory=dict)
     shared: int = 0
@@ -83,6 +86,10 @@ class Launch:
             f"a Launch takes a kernel of Triton, CuPy or Numba, got {type(self.function).__name__}",
         )
         check_sizes(grid=self.grid, block=self.block)
+        require(
+            self.grid is not None or self.block is not None or _library(self.function)[0] != "triton",
+            f"{self.title} takes grid=, the number of programs, or block=, how many elements of the result each computes",
+        )
         self._resolve_arguments()
         check_scratch(self.scratch)
 
@@ -90,6 +97,11 @@ class Launch:
     def title(self) -> str:
         library, name = _LIBRARIES[_library(self.function)], _name(self.function)
         return f"{library.title} kernel {name}"
+
+    @property
+    def threads(self) -> int | Sequence[int]:
+        """The threads of a block; the elements that a program of Triton computes, for the default of `grid`."""
+        return DEFAULT_BLOCK if self.block is None else self.block
 
     @property
     def words(self) -> frozenset[str]:
@@ -135,7 +147,7 @@ class Launch:
             explained = _LIBRARIES[_library(self.function)].explain(self.function, error)
             raise OperationError(f"{title}: {self.title}{explained}") from error
         tensors = [value for value in values if hasattr(value, "memory")]
-        size = int(np.prod(sizes(self.block)))
+        size = int(np.prod(sizes(self.threads)))
         grid = sizes(self.grid) if self.grid is not None else (-(-out.size // size),)
         check_launch(grid, compiled.invocations, features)
         x, y, z = (*map(int, grid), 1, 1)[:3]
@@ -210,7 +222,7 @@ def _triton_number(value: Any) -> tuple[str, np.generic]:
 
 def _of_cupy(launch: Launch, values: Sequence[Any], features: Features) -> tuple[CompiledText, tuple[int | bytes, ...]]:
     # CuPy passes Python's numbers as int64, float64 and bool.
-    x, y, z = (*map(int, sizes(launch.block)), 1, 1)[:3]
+    x, y, z = (*map(int, sizes(launch.threads)), 1, 1)[:3]
     function = launch.function.kernel  # compiles it for the current device
     compiled = CompiledText(
         b"", launch.function.name, (x, y, z), launch.shared, handle=int(function.ptr), owner=function
@@ -224,7 +236,7 @@ def _of_numba(
     import numba
     from numba import cuda
 
-    x, y, z = (*map(int, sizes(launch.block)), 1, 1)[:3]
+    x, y, z = (*map(int, sizes(launch.threads)), 1, 1)[:3]
     signature: list[Any] = []
     arguments: list[int | bytes] = []
     for value in values:
