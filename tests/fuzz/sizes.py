@@ -176,7 +176,7 @@ _CAMPAIGN = Campaign(
     compare,
     count=100_000,
     short=100,
-    batch=500,
+    batch=200,
     memory=2 * MEMORY,
     outcomes=frozenset({"result", "doubtful", "empty"}),
 )
