@@ -99,7 +99,7 @@ _NUMPY_NAMES = {
 """Functions of NumPy -> those of the standard that do the same."""
 
 _CLOSENESS = 0.85
-"""How close names must be: int16 and int64, and median and mean, which differ in what they are, have 0.8."""
+"""The least closeness of a name that is suggested. Those of int16 and int64, and of median and mean, have 0.8."""
 
 
 def __getattr__(name: str) -> Any:

@@ -124,6 +124,8 @@ def _(b: MLGraphBuilder, start: Tensor, limit: Tensor, delta: Tensor, *, types: 
     # Ranges of numbers are folded. Their length has a name here. Whole floats are exact up to 2**24.
     is_known = not any(isinstance(constant_or_same(value), MLOperand) for value in (start, limit, delta))
     unsupported_if(not is_known, "WebNN has no operation for it")
+    is_whole = all(constant_of(value, "the range").dtype.kind in "iuO" for value in (start, limit, delta))
+    unsupported_if(not is_whole, "its numbers are no integers")
     (first,), (end,), (step,) = (integers(value, "the range") for value in (start, limit, delta))
     unsupported_if(isinstance(step, Size) or step == 0, "its step is not a number")
     count, data_type = -((first - end) // step), DATA_TYPES[types[0]]
