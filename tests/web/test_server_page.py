@@ -87,7 +87,7 @@ def test_page_of_a_server(server: ModelServer, tmp_path: Path) -> None:
     assert seen["talk"][0] == "hi <b>you</b>"
     assert len(seen["talk"]) == 2
     assert seen["talk"][1]
-    assert "the prompt must have at most 119 tokens" in seen["tooLong"]
+    assert "the prompt must have 1 to 119 tokens" in seen["tooLong"]
     assert seen["kept"] == [400, 2]
     assert seen["emptied"] == 0
     for width, report in seen["sizes"].items():
