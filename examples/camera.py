@@ -151,6 +151,8 @@ def main() -> None:
     parser.add_argument("--frames", type=int, help="the number of frames; default: 300, 3 in software")
     parser.add_argument("--output", type=Path, default=Path("camera.png"), help="the picture to write")
     options = parser.parse_args()
+    if not options.output.parent.is_dir():
+        sys.exit(f"--output: there is no folder {options.output.parent}")
     device = gpu_device()
     software = device.adapter_info["adapter_type"] == "CPU"
     width, frames = options.width or (256 if software else 1280), options.frames or (3 if software else 300)

@@ -172,6 +172,8 @@ def main() -> None:
     parser.add_argument("--frames", type=int, help="how many to make in each way; default: 120, 2 in software")
     parser.add_argument("--output", type=Path, default=Path("frame_loop.png"), help="the picture to write")
     options = parser.parse_args()
+    if not options.output.parent.is_dir():
+        sys.exit(f"--output: there is no folder {options.output.parent}")
     device = gpu_device()
     software = device.adapter_info["adapter_type"] == "CPU"
     width = options.width or (96 if software else 640)

@@ -60,8 +60,8 @@ def chat(
     repetition_penalty: Annotated[
         float,
         typer.Option(
-            "--repetition-penalty",
             "--repeat-penalty",
+            "--repetition-penalty",
             help="Above 1, the last 64 tokens become less likely to repeat; 1: no penalty.",
         ),
     ] = 1.0,
