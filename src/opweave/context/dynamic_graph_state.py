@@ -109,7 +109,7 @@ class DynamicGraphState(GraphState):
         self.numbers_needed: dict[str, str] = {}
         self.numbers_preferred: dict[str, str] = {}
         self.refusal = ""
-        self._digest_prefix = ""  # of the digest by which measurements are kept
+        self._digest_prefix = ""  # of the digest by which `tune` says that there are measurements for some sizes
         # The last result of `compute_shapes`: mostly, a run with these shapes follows.
         self._checked: tuple[tuple[Shape, ...], Graph, dict[str, int]] | None = None
         self.versions: Cache[tuple[Shape, ...], GraphState] = Cache(
@@ -283,7 +283,7 @@ class DynamicGraphState(GraphState):
         from ..support.digests import prefix_of
 
         if not self._digest_prefix:
-            self._digest_prefix = prefix_of(engines.digest(self.recorded))
+            self._digest_prefix = prefix_of(engines.outline(self.recorded))
         if not has_tuning(self._digest_prefix):
             return None
         graph, sizes = self._specialise(subject, key)

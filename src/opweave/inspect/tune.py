@@ -60,7 +60,7 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
     measurement = tuning.measure("", title, digest, ways, build, names, outputs, seconds, is_quantised)
     if measurement.is_kept and named_graph is not user_graph:
         # Builds of the graph with names look for this first, as they would have to make the static graph for each shape.
-        engines.keep(engines.digest(named_graph), measurement)
+        engines.keep(engines.outline(named_graph), measurement)
     if measurement.chosen in programs:
         program = programs[measurement.chosen]
         program.choice, program.untried = measurement.reason, {}
