@@ -4,6 +4,7 @@ import functools
 import gc
 import pickle
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -95,6 +96,20 @@ def test_quotients_of_formulas_in_a_scope_with_guards() -> None:
 )
 def test_size_has_a_normal_form(formula: object, text: str) -> None:
     assert str(formula) == text
+
+
+@pytest.mark.parametrize("other", [N * M - 2 * N, N * M - 2**61 * N, (N * M - 2 * N) // 3, (N * M - 2 * N).sqrt()])
+def test_caches_with_formulas_of_another_graph_do_not_ask_the_scope(other: Any) -> None:
+    kind = {"sqrt": lambda size: size.sqrt(), "//": lambda size: size // 3}
+    first = next((function for text, function in kind.items() if text in str(other)), lambda size: size)(N * M - N)
+    cache = lru_cache(2)(lambda size: size)
+    for size in (first, other, first):
+        cache(size)
+    guards = Guards({"k": 3})
+    with guards.deciding():
+        for size in (4, 5, 6):
+            cache(size)
+    assert not guards.answers
 
 
 def test_halves_that_are_rounded_both_ways_are_the_whole() -> None:

@@ -425,7 +425,10 @@ class Size(Symbol):
 
     def __hash__(self) -> int:
         if self._hash is None:
-            self._hash = hash(self.name or self.terms)  # a name may be the text of a formula
+            # Numbers that differ may have the same hash (-1 and -2, 1 and 2**61), texts have not: when hashes are equal,
+            # dictionaries compare formulas, also those of other graphs, and the scope would decide, and record the answer.
+            terms = tuple([(factors, f"{coefficient:x}") for factors, coefficient in self.terms])
+            self._hash = hash(self.name or terms)  # a name may be the text of a formula
         return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
