@@ -1,10 +1,10 @@
 """Dimensions with names: formulas of sizes, what `build` refuses, and what `dispatch` refuses."""
 
-import functools
 import gc
 import pickle
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, reduce
+from math import prod
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -29,6 +29,7 @@ from opweave.composites import (
 )
 from opweave.context.dynamic_graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.context.graph import program_of, state_of
+from opweave.core import size_bounds
 from opweave.core.graph import Graph
 from opweave.core.guards import Guards, explore
 from opweave.core.size_bounds import lower_bound
@@ -134,6 +135,24 @@ def test_bounds_beyond_the_range_of_floats(size: Any) -> None:
     assert size != 0
 
 
+def test_lower_bound_of_deep_and_wide_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [0]
+    expand = size_bounds._expand
+
+    def counted(factors: Any, coefficient: int) -> Any:
+        calls[0] += 1
+        return expand(factors, coefficient)
+
+    monkeypatch.setattr(size_bounds, "_expand", counted)
+    formula: Any = N
+    for divisor in range(2, 12):
+        formula = smaller(M // divisor + formula, formula * M - 2)
+    assert lower_bound(formula) <= 0
+    names = [Size(f"k{k}") for k in range(40)]
+    assert [lower_bound(prod(names) + 3), lower_bound(prod(names[:4]) - names[0])] == [4, 0]
+    assert calls[0] < 100
+
+
 @pytest.mark.parametrize("kind", ["//", "<", "max", "where"])
 def test_deepest_formulas_are_evaluated(kind: str) -> None:
     formula: Any = N
@@ -156,7 +175,7 @@ def test_deepest_formulas_are_evaluated(kind: str) -> None:
 )
 def test_formulas_are_limited(step: Callable[[Any], Any], rule: str) -> None:
     with pytest.raises(ow.ValidationError, match=f"a formula of sizes must have {rule}"):
-        functools.reduce(lambda size, _: step(size), range(1000), N)
+        reduce(lambda size, _: step(size), range(1000), N)
 
 
 def test_size_at_agrees_with_python() -> None:

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -16,16 +17,18 @@ import opweave as ow
 import opweave.expr as ex
 from opweave.compile.fuse import move_to_loops
 from opweave.compile.loops import EXPRESSION
+from opweave.core import size_functions
 from opweave.core.graph import Builder, Desc, Graph, Operand
 from opweave.core.guards import Guards
 from opweave.core.size_values import values_at
-from opweave.core.sizes import Size
-from opweave.expr import Traced, ir, kernels, trace
+from opweave.core.sizes import Size, call_of
+from opweave.expr import Traced, ir, kernels, ranges, trace
 from opweave.expr.evaluate import evaluate
 from opweave.expr.fingerprint import fingerprint, identify
 from opweave.expr.simplify import simplify
 from opweave.expr.specialise import formula_at
 from opweave.kernels.expression import program_of
+from opweave.ops.formulas import reshape_array
 from opweave.support.cache import Cache
 from opweave.support.errors import OperationError, ValidationError
 
@@ -416,7 +419,7 @@ import numpy as np
 from opweave.compile.fuse import move_to_loops
 from opweave.compile.loops import EXPRESSION
 from opweave.core.graph import Builder, Desc, Graph, Operand
-from opweave.core.sizes import Size
+from opweave.core.sizes import Size, call_of
 from opweave.expr import kernels, reduce_sum, trace
 kernel = kernels.compile(trace(lambda x: reduce_sum(x, [1]) + x.shape[0], "f", [Desc("float32", (Size("n"), Size("m")))]))
 out = np.empty(3, "float32")
@@ -486,3 +489,29 @@ def test_operations_with_names_become_loops_by_the_first_sizes(build: Any, witne
         x = np.random.default_rng(n).normal(size=(n, m)).astype("float32")
         np.testing.assert_allclose(context.compute(graph, {"x": x})["y"], witness(x), rtol=1e-4, atol=1e-4)
     assert ("expression" in {placement.how for placement in graph.placements()}) == (first > 4)
+
+
+def test_ranges_of_sizes_without_order_stay_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[int] = []
+
+    def counted(kind: str, *arguments: Any) -> Any:
+        call = call_of(kind, *arguments)
+        texts.append(len(str(call)))
+        assert texts[-1] <= 20 * ranges.MAX_END
+        return call
+
+    monkeypatch.setattr(size_functions, "call_of", counted)
+    # The quotients might be negative: as numbers, their order is unknown.
+    names = [Size(f"n{k}") for k in range(4)]
+    as_int8 = [(size + 128) % 256 - 128 for size in names]
+    for old, new in ((names, as_int8), (as_int8, names)):
+        guards = Guards({f"n{k}": k + 2 for k in range(4)})
+        with guards.deciding():
+            program = simplify(trace(partial(reshape_array, new_shape=new), "r", [Desc("int8", tuple(old))]))  # type: ignore[arg-type]
+            assert len(ranges.ends_of_positions(*program.roots)) < 100
+        for numbers in (guards.sizes, {f"n{k}": 3 for k in range(4)}):
+            static = formula_at(program, numbers)
+            (x,), result = arrays_for(static), empty(static)
+            evaluate(static, [x], result)
+            np.testing.assert_array_equal(result[0].reshape(-1), x.reshape(-1))
+    assert len(texts) < 500

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from math import inf
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from math import inf, prod
+from typing import TypeAlias
 
 from .size_values import variables_in
-from .sizes import Dimension, Factor, divide_bound, order_of
+from .sizes import MAX_INTERVALS, MAX_TERMS, Dimension, Factor, divide_bound, order_of
+
+Expansion: TypeAlias = dict[tuple[Factor, ...], float]
+"""Coefficients by their factors, each of which stands for its excess over its least value."""
 
 
 def lower_bound(extent: Dimension) -> float:
@@ -20,17 +25,11 @@ def lower_bound(extent: Dimension) -> float:
     if isinstance(extent, int):
         return extent
     # Replace each factor by `least + excess`, with excess >= 0. If all other terms are 0 or more, the constant is a bound.
-    total: dict[tuple[Factor, ...], float] = {(): 0}
+    total: Expansion = {(): 0}
     for factors, coefficient in extent.terms:
-        product: dict[tuple[Factor, ...], float] = {(): coefficient}
-        for factor in factors:
-            least = _least(factor)
-            if isinstance(least, float):  # infinite; integers may be beyond the range of floats
-                return -inf
-            excesses = [((*key, factor), number) for key, number in product.items()]
-            product = {key: number * least for key, number in product.items()}
-            for key, number in excesses:
-                product[key] = product.get(key, 0) + number
+        product = _expand(factors, coefficient)
+        if product is None:
+            return -inf
         for key, number in product.items():
             ordered = tuple(sorted(key, key=order_of))
             total[ordered] = total.get(ordered, 0) + number
@@ -38,6 +37,23 @@ def lower_bound(extent: Dimension) -> float:
     return constant if min(total.values(), default=0) >= 0 else -inf
 
 
+def _expand(factors: Sequence[Factor], coefficient: int) -> Expansion | None:
+    """The terms of a product whose factors are `least + excess`; None if a factor has no least value."""
+    least = [_least(factor) for factor in factors]
+    if any(isinstance(number, float) for number in least):  # infinite; integers may be beyond the range of floats
+        return None
+    product: Expansion = {(): coefficient}
+    for factor, number in zip(factors, least, strict=True):
+        expanded = {key: value * number for key, value in product.items()}
+        for key, value in product.items():
+            expanded[*key, factor] = expanded.get((*key, factor), 0) + value
+        product = expanded
+        if len(product) > MAX_TERMS:  # the product of k names has 2**k terms
+            return {(): coefficient * prod(least)} if coefficient > 0 and min(least) >= 0 else None
+    return product
+
+
+@lru_cache(MAX_INTERVALS)
 def _least(factor: Factor) -> float:
     if not factor.arguments:
         return 1

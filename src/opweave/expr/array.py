@@ -321,11 +321,6 @@ class _Access:
         return self._element(key)
 
 
-def element_within(array: Traced, position: Sequence[Traced | int]) -> Traced:
-    """The element at a position that is in bounds, also where the bounds of formulas do not show that: i // n for n >= 0."""
-    return array._element(tuple(position), lambda _, index, axis: _as_index(index))
-
-
 def _surely_inside(index: Expr, size: int) -> bool:
     span = bounds(index)
     return span is not None and is_inside(span, size)
@@ -334,9 +329,10 @@ def _surely_inside(index: Expr, size: int) -> bool:
 def _require_inside(array: Traced, index: Expr, axis: int) -> Expr:
     size, span = array.shape[axis], bounds(index)
     if span is None:
+        reads = any(isinstance(node, ir.Load) for node in ir.walk(index))
         raise ValidationError(
-            f"the index {ir.text(index)} of axis {axis} depends on data; x.clamped[...], x.checked[...] or "
-            "x.padded(value)[...] say what happens outside of the array"
+            f"the index {ir.text(index)} of axis {axis} {'depends on data' if reads else 'has no known range'}; "
+            "x.clamped[...], x.checked[...] or x.padded(value)[...] say what happens outside of the array"
         )
     if not is_inside(span, size) and (span[0] < 0 or span[1] >= size):
         raise ValidationError(
@@ -344,6 +340,11 @@ def _require_inside(array: Traced, index: Expr, axis: int) -> Expr:
             "x.clamped[...] or x.padded(value)[...] say what happens outside of the array"
         )
     return _as_index(index)
+
+
+def element_inside(array: Traced, key: tuple[Any, ...]) -> Traced:
+    """The element at a position that is in bounds by construction. No formula of sizes has to prove it."""
+    return array._element(key, lambda array, index, axis: _as_index(index))
 
 
 def _as_index(index: Expr) -> Expr:

@@ -16,6 +16,9 @@ from .ir import FUNCTIONS, INTEGERS, Call, Cast, Const, Expr, Index, storage, te
 
 _INTEGER_TYPES = (*INTEGERS, "index")
 
+MAX_END = 10_000
+"""Maximum number of characters of an end of a range, an estimate: ends of sizes whose order is unknown grow exponentially."""
+
 Range: TypeAlias = tuple[int, int]
 """The smallest and the largest value. Both may be sizes that are known only at a run."""
 
@@ -24,7 +27,7 @@ def bounds(root: Expr) -> Range | None:
     """The range of an index; None if it is unknown."""
     spans: dict[Expr, Range | None] = {}
     for node in walk(root, enter=lambda n: n.parts if n.type in _INTEGER_TYPES else ()):
-        spans[node] = _bounds(node, spans)
+        spans[node] = _short_bounds(node, spans)
     return spans[root]
 
 
@@ -46,9 +49,19 @@ def ends_of_positions(*roots: Expr) -> list[int]:
 def _spans_of_positions(*roots: Expr) -> Iterator[tuple[Expr, Range]]:
     spans: dict[Expr, Range | None] = {}
     for node in walk(*roots):
-        span = spans[node] = _bounds(node, spans) if node.type in _INTEGER_TYPES else None
+        span = spans[node] = _short_bounds(node, spans) if node.type in _INTEGER_TYPES else None
         if node.type == "index" and span is not None:
             yield node, span
+
+
+def _short_bounds(node: Expr, spans: Mapping[Expr, Range | None]) -> Range | None:
+    """The range of a node, given those of its parts; None if it is unknown, or its ends are too long as formulas."""
+    try:
+        span = _bounds(node, spans)
+    except ValidationError:  # more terms than formulas may have
+        return None
+    is_long = span is not None and any(isinstance(end, Size) and len(str(end)) > MAX_END for end in span)
+    return None if is_long else span
 
 
 def _bounds(node: Expr, spans: Mapping[Expr, Range | None]) -> Range | None:
@@ -83,9 +96,12 @@ def _bounds(node: Expr, spans: Mapping[Expr, Range | None]) -> Range | None:
         return None  # the divisor may be 0 or negative
     if node.name == "mod":
         return (low, high) if is_inside((low, high), other[0]) else (0, other[1] - 1)
+    if node.name in ("add", "sub"):
+        return (low + other[0], high + other[1]) if node.name == "add" else (low - other[1], high - other[0])
     function = FUNCTIONS[node.name].operator
     assert function is not None, node
-    corners = [function(a, b) for a in (low, high) for b in other]  # `function` is monotonic in each argument
+    # `function` is monotonic in each argument.
+    corners = list({str(corner): corner for corner in (function(a, b) for a in (low, high) for b in other)}.values())
     if Size not in map(type, corners):
         return min(corners), max(corners)
     lowest = next((c for c in corners if all(lower_bound(other - c) >= 0 for other in corners)), None)

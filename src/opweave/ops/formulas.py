@@ -16,7 +16,7 @@ from ..core.operation import Op
 from ..core.shapes import broadcast as broadcast_shapes
 from ..core.sizes import Size, is_same_size, is_static
 from ..expr import Traced, clamp, compute, where
-from ..expr.array import element_within, stretch
+from ..expr.array import element_inside, stretch
 from ..expr.ir import Cast
 from . import indexing, matrix, movement, reduction
 from .movement import PaddingMode
@@ -75,7 +75,7 @@ def reshape_array(input: Traced, new_shape: Sequence[int]) -> Traced:
                 flat = flat // input.shape[axis]
             if old:
                 key[old[0]] = flat
-        return element_within(input, key)
+        return element_inside(input, tuple(key))
 
     return compute(new_shape, element)
 
