@@ -21,12 +21,14 @@ from expr_programs import Case, program_of, programs
 from hypothesis import Phase, given, settings
 
 import opweave.expr as ex
+from opweave.composites import grid_sample
 from opweave.core.dtypes import ANY
 from opweave.core.graph import Desc
 from opweave.expr import Traced, ir, trace
 from opweave.expr.array import apply
 from opweave.expr.evaluate import evaluate
 from opweave.expr.fingerprint import fingerprint
+from opweave.kernels.expression import program_of as formula_of
 from opweave.support.errors import OperationError, ValidationError
 
 pytest.importorskip("halide", reason="needs the extra halide")
@@ -461,6 +463,19 @@ def test_division_of_folded_values_compiles() -> None:
     compile(program).run([x], found)
     evaluate(program, [x], wanted)
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_values_of_few_positions_are_not_unrolled() -> None:
+    """Halide would hoist them from the loop over channels, and compile a cubic filter at 3 positions for minutes."""
+    x = np.random.default_rng(0).random((1, 20_000, 5, 2), np.float32)
+    grid = np.linspace(-1.2, 1.2, 6, dtype=np.float32).reshape(1, 3, 1, 2)
+    attributes = {"mode": "cubic", "padding_mode": "border", "align_corners": False}
+    descs = {"input": Desc("float32", x.shape), "grid": Desc("float32", grid.shape)}
+    program = formula_of(grid_sample, descs, attributes)
+    expected = np.empty((1, 20_000, 3, 1), np.float32)
+    evaluate(program, [x, grid], [expected])
+    (result,) = run_program(program, [x, grid])
+    np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
 def test_constant_zeros_have_signs() -> None:

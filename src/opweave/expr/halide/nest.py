@@ -84,7 +84,7 @@ class Nest:
                     buffer.dim(axis).set_bounds(0, sizes.number(extent))
                 buffer.dim(axis).set_stride(sizes.number(stride))
                 stride *= extent
-        self.operations = operations(*stage.roots)
+        self.roots, self.operations = stage.roots, operations(*stage.roots)
         LoopSchedule(self)
 
     def _vector_size(self, stage: Stage) -> int:
