@@ -402,6 +402,20 @@ def test_chains_of_ten_nodes_have_the_values_that_the_reference_computes(data_ty
     assert agreed >= 8
 
 
+@pytest.mark.parametrize("data_type", ["int32", "uint32", "int64", "uint64"])
+def test_chain_that_wraps_around_for_all_sizes_is_a_size(context: ow.MLContext, data_type: str) -> None:
+    builder = ow.MLGraphBuilder(context)
+    x, largest = builder.input("x", "float32", ["n"]), np.array([np.iinfo(data_type).max], data_type)
+    size = builder.cast(builder.shape(x), data_type) + largest + largest + np.array([2], data_type)
+    down = builder.cast(builder.cast(size, "int8"), "int32") - np.int32([2**31 - 1]) - np.int32([2**31 - 1])
+    whole = builder.expand_dynamic(np.float32([1]), size)
+    assert whole.shape == ("n",)
+    graph = builder.build({"y": whole, "z": builder.pad_dynamic(x, np.int32([0]), down - np.int32([1]))})
+    for n in (1, 4):
+        results = context.compute(graph, {"x": np.ones(n, "float32")})
+        assert [array.shape for array in results.values()] == [(n,), (2 * n + 1,)]
+
+
 def test_chain_of_many_nodes_needs_no_recursion() -> None:
     builder = ow.MLGraphBuilder(context_on("reference"))
     x = builder.input("x", "float32", ["n"])

@@ -3,9 +3,9 @@
 A chain begins at `shape` and at integer constants, and consists of the operations in `_RULES`. It never reads data of inputs.
 Its values are arrays of Python's integers and of sizes: formulas while a graph with names is built, numbers when it runs.
 
-Integers wrap around as their data type says. Formulas do so in 8 bits. In more bits, sums and products are those of unlimited
-integers, since sizes have 31 bits; functions that do not commute with wrapping around read negative numbers of unsigned types
-as what they wrap around to.
+Integers wrap around as their data type says. Formulas do so in 8 bits, and where they wrap around equally often for all sizes,
+as n - 2**64 does. In more bits, other sums and products are those of unlimited integers, since sizes have 31 bits; functions
+that do not commute with wrapping around read negative numbers of unsigned types as what they wrap around to.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..core.size_functions import (
     truncated_remainder,
     truth_of,
 )
-from ..core.sizes import Dimension, Size, interval, is_static
+from ..core.sizes import Dimension, Size, divide_bound, interval, is_static, linear_interval
 from ..support.errors import ValidationError
 from . import constants, dynamic, elementwise, indexing, logical, movement, reduction
 
@@ -180,10 +180,11 @@ def _wrap(values: Values, data_type: DataType) -> Values:
     info = INFO[data_type]
 
     def wrap(value: Dimension) -> Dimension:
-        low, high = interval(value)
-        if (info.lowest <= low and high <= info.highest) or (isinstance(value, Size) and info.bits > 8):
-            return value
-        return (value - info.lowest) % (1 << info.bits) + info.lowest
+        low, high = linear_interval(value) if isinstance(value, Size) else (value, value)
+        turns = divide_bound(low - info.lowest, 1 << info.bits)
+        if not isinstance(turns, float) and turns == divide_bound(high - info.lowest, 1 << info.bits):
+            return value - turns * (1 << info.bits)
+        return value if info.bits > 8 else (value - info.lowest) % (1 << info.bits) + info.lowest
 
     return np.asarray(np.frompyfunc(wrap, 1, 1)(values), object)
 
