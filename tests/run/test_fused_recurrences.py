@@ -64,8 +64,26 @@ def along_the_last_axis(b: Any, h: Any, x: Any, z: Any, v: Any, last: Any) -> Se
     return [state, levels - last]
 
 
+@ow.expression
+def by_shape(x: Any) -> Any:
+    return x * (x.shape[0] / x.rank)
+
+
+@ow.expression
+def by_position(x: Any, *, axis: int = 0) -> Any:
+    return ow.expr.compute(x.shape, lambda *at: x[at] + at[axis] * 0.5)
+
+
+def of_shapes(b: Any, h: Any, x: Any, z: Any, v: Any, last: Any) -> Sequence[Any]:
+    """Formulas read the shapes of whole sequences, and positions in time, on an axis of the size of another one."""
+    state, levels = smooth(h, by_shape(x))
+    square, start = b.slice(x, [0, 0, 0], [STEPS, STEPS, COLUMNS]), b.slice(h, [0, 0], [STEPS, COLUMNS])
+    other, more = smooth(start, by_position(square, axis=2), axis=1)
+    return [state, by_position(levels), other, by_position(more, axis=1), by_shape(smooth(start, square, axis=1)[1])]
+
+
 BUILDS: list[Callable[..., Sequence[Any]]] = [
-    around, of_two_types, read_twice, in_a_row, over_a_state, along_the_last_axis,
+    around, of_two_types, read_twice, in_a_row, over_a_state, along_the_last_axis, of_shapes,
 ]  # fmt: skip
 
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from ..core.graph import Desc, Graph, Node, Operand, add_like, add_node, is_beyond, iter_operands, map_operands
+from ..core.graph import Desc, Graph, Node, Operand, add_like, add_node, is_beyond, iter_operands
 from ..core.sizes import is_same_shape, is_static
 from ..custom.recurrence import recur
 from ..expr.halide.stages import DEAR
 from ..expr.ir import Call, Formula, walk
 from ..expr.limits import too_much_work
 from ..expr.recurrence import Along, Recurrence
-from ..expr.recurrence_fusion import with_consumer, with_producer
+from ..expr.recurrence_fusion import slice_of_formula, with_consumer, with_producer
 from ..kernels.expression import program_of_nodes
 from ..kernels.recurrence import recurrence_of
-from ..ops.recorder import Recorder
-from ..support.errors import ValidationError
 from .bodies import copy_inputs, finish_copy
 
 MAX_REPEATED_CALLS = 4
@@ -131,7 +129,6 @@ class _Fusion:
             and op.formula is not None
             and not op.is_alternative
             and len(node.outputs) == 1
-            and "axis" not in node.attributes
             and not is_beyond(node)
             and self.may_fuse(node)
         )
@@ -141,30 +138,23 @@ class _Fusion:
     ) -> tuple[Formula, list[Operand], list[Along | None]] | None:
         """The formula of an operation for slices of its result, its operands, and their axes of time; None without one."""
         length = result.shape[along.axis]
-        b, alongs, slices = Recorder(), dict[Operand, Along | None](), dict[Operand, Operand]()
+        alongs = dict[Operand, Along | None]()
         for operand in node.operands:
             axis = along.axis - (result.rank - operand.rank)
             if axis >= 0 and operand.shape[axis] != length:
                 return None
-            own = Along(axis, along.backward) if axis >= 0 else None
-            alongs[operand] = own
-            is_number = operand.is_constant and not operand.shape
-            desc = operand.desc if own is None else own.slice_of(operand.desc)
-            slices[operand] = operand if is_number else Operand(b, desc, name=f"x{len(slices)}")
-        desc = along.slice_of(result.desc)
-        inputs = map_operands(node.inputs, slices.__getitem__)
-        (sliced,) = add_node(b, node.op, inputs, node.attributes, "", (desc,))
-        assert sliced.node is not None
-        try:
-            formula, reads, _ = program_of_nodes([sliced.node], list(slices.values()), [sliced], rounds=self.rounds)
-        except ValidationError:
+            alongs[operand] = Along(axis, along.backward) if axis >= 0 else None
+        whole, reads, _ = program_of_nodes([node], list(alongs), [result], rounds=self.rounds)
+        if not whole.is_pointwise or whole.outputs[0].desc != result.desc:
             return None
-        if not formula.is_pointwise or formula.outputs[0].desc != desc:
+        slices = [alongs[read] for read in reads]
+        formula = slice_of_formula(whole, along, slices)
+        if formula is None:
             return None
-        if _is_dear(formula) and not _is_dear(step) and desc.element_count < MIN_DEAR_ELEMENTS:
+        is_small = formula.outputs[0].desc.element_count < MIN_DEAR_ELEMENTS
+        if is_small and _is_dear(formula) and not _is_dear(step):
             return None
-        originals = {own: operand for operand, own in slices.items()}
-        return formula, [originals[read] for read in reads], [alongs[originals[read]] for read in reads]
+        return formula, reads, slices
 
     def _depends(self, operand: Operand, group: _FusedRecurrence) -> bool:
         """Whether an operand depends on a group."""

@@ -5,9 +5,50 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from .array import axes_of
-from .ir import Expr, Formula, Input, Load, Output, substitute, unify, walk
+from .ir import Expr, Formula, Index, Input, Load, Output, substitute, unify, walk
 from .recurrence import Along, Recurrence
 from .recurrent_step import as_read
+
+
+def slice_of_formula(formula: Formula, along: Along, alongs: Sequence[Along | None]) -> Formula | None:
+    """The formula of a slice of a pointwise formula's result; None if elements depend on their position in time.
+
+    A formula may ask for the shapes of whole sequences, so it is traced with these, and its slice has the same numbers.
+
+    Args:
+        formula: has one output, a sequence.
+        along: the axis of time of the output.
+        alongs: for each input, the axis of time of its sequence; None for an array, which all slices read.
+
+    >>> from ..core.graph import Desc
+    >>> from .tracing import trace
+    >>> means = trace(lambda x: x / x.shape[0], "means", [Desc("float32", (5, 3))])
+    >>> print(slice_of_formula(means, Along(0), [Along(0)]))
+    means(x0: float32[3]) -> (y0: float32[3]):
+      y0[i] = x0[i] / 5.0
+    """
+    (output,) = formula.outputs
+    axes = axes_of(along.slice_of(output.desc).shape)
+    others = (*output.axes[: along.axis], *output.axes[along.axis + 1 :])
+    of_slice: dict[Expr, Expr] = dict(zip(others, axes, strict=True))
+    inputs = tuple(
+        source if own is None else Input(source.number, own.slice_of(source.desc), source.name)
+        for source, own in zip(formula.inputs, alongs, strict=True)
+    )
+    for node in walk(output.body):
+        parts = tuple(of_slice[part] for part in node.parts)
+        if isinstance(node, Load):
+            assert isinstance(node.source, Input)
+            own = alongs[node.source.number]
+            indices = parts if own is None else (*parts[: own.axis], *parts[own.axis + 1 :])
+            of_slice[node] = Load(inputs[node.source.number], indices)
+        elif isinstance(node, Index):
+            # Slices have no position in time. All arrays share variables, so the old one may be that of another axis.
+            of_slice.setdefault(node, Index(node.extent))
+        else:
+            of_slice[node] = node.rebuild(parts)
+    body = of_slice[output.body]
+    return Formula(formula.name, inputs, (Output(axes, body),)) if body.free <= set(axes) else None
 
 
 def with_producer(recurrence: Recurrence, number: int, formula: Formula, alongs: Sequence[Along | None]) -> Recurrence:
