@@ -644,3 +644,35 @@ def test_packed_rows_of_named_sizes(names: tuple[Any, Any]) -> None:
         results.append(context.compute(b.build({"rows": rows, "product": product}), feeds))
     for name, expected in results[1].items():
         np.testing.assert_allclose(results[0][name], expected, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("bits", "block_size", "weight", "scale", "zero"),
+    [
+        (8, 16, ["rows", 2, 16], ["rows", 2], ["rows", 2]),
+        (2, 16, [2, 2, 4], [2, 2], [2, "bytes"]),
+        (2, 3, None, [2, "blocks"], None),
+    ],
+    ids=["all rows", "bytes", "constant"],
+)
+def test_rows_of_named_zero_points(bits: int, block_size: int, weight: Any, scale: Any, zero: Any) -> None:
+    """The engine infers no numbers for what is computed from names, and constants are unpacked although blocks have a name."""
+    rng, results, count = np.random.default_rng(0), [], -(-32 // block_size)
+    packed = (2, count, block_size * bits // 8) if block_size * bits % 8 == 0 else (2, 1, 4 * bits)
+    arrays = {
+        "weight": rng.integers(0, 256, packed, "uint8"),
+        "scale": rng.integers(1, 9, (2, count)).astype("float32"),
+        "zero": rng.integers(0, 256, (2, -(-count * bits // 8)), "uint8"),
+    }
+    for device in ("cpu", "reference"):
+        context = ow.ml.create_context(device=device, drafts=True)
+        b = ow.MLGraphBuilder(context)
+        table, factors, zeros = (
+            b.constant(arrays[name]) if shape is None else b.input(name, arrays[name].dtype.name, shape)
+            for name, shape in (("weight", weight), ("scale", scale), ("zero", zero))
+        )
+        indices = np.int32([1, 0, 1])
+        y = gather_n_bits(b, table, factors, indices, zeros, width=32, bits=bits, block_size=block_size)
+        graph = b.build({"y": y})
+        results.append(context.compute(graph, {name: arrays[name] for name in graph.inputs})["y"])
+    np.testing.assert_allclose(*results, rtol=1e-6)

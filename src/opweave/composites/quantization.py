@@ -12,6 +12,7 @@ from ..core.dtypes import FLOATS, INDICES, INFO, DataType
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
 from ..core.shapes import blockwise_broadcasts_to
+from ..core.size_values import values_in_scope
 from ..core.sizes import is_same_size, is_static, may_equal
 from ..ops.constants import constant
 from ..ops.reduction import narrow, widen
@@ -365,11 +366,12 @@ def _plain(b: Operations, p: Packed, width: int) -> Packed:
     bits = 4 if is_constant and p.bits + p.upper_bits <= 4 and p.block_size % 2 == 0 else 8
     # The default zero point stays the middle of the numbers.
     more = 0 if minimum is not None else 2 ** (bits - 1) - 2 ** (p.bits + p.upper_bits - 1)
-    rows, blocks = p.weight.shape[0], p.scale.shape[1]
+    rows, blocks = p.weight.shape[0], -(-width // p.block_size)
 
     def convert(parts: Sequence[tuple[Operand, int, int]], count: int, ends: int, shape: Sequence[int]) -> Operand:
         """Numbers of the new width, from the first `count` numbers of rows, padded by `ends` and in a new shape."""
         if all(part.is_constant for part, _, _ in parts):
+            count, ends = values_in_scope((count, ends))
             codes = np.full((parts[0][0].value.shape[0], count), more, np.uint8)
             for part, width, place in parts:
                 codes += unpack_codes(part.value.reshape(len(part.value), -1), count, width) << place

@@ -367,6 +367,10 @@ class Emitter:
         self._before_reshape[result.name] = value
         return result
 
+    def is_declared(self, value: Value) -> bool:
+        """Whether the model declares the shape of a value: that of a constant, or of an input."""
+        return value.name in self._input_names or self.array_of(value) is not None
+
     def before_reshape(self, value: Value) -> Value:
         """The value that was reshaped to `value`, or else `value` itself."""
         return self._before_reshape.get(value.name, value)

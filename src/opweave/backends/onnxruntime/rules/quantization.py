@@ -220,7 +220,9 @@ def _has_lookup(
 ) -> bool:
     """Whether the kernel that picks rows of a table supports all operands."""
     is_plain = bits != 2 and minimum is None and scale_unit is None and upper is None
-    return is_plain and _has_blocks(weight, scale, zero_point, block_size)
+    # GatherBlockQuantized of ONNX Runtime 1.32 refuses zero points whose dimensions, or those of the scales, have names.
+    has_numbers = zero_point is None or is_static((*scale.shape, *zero_point.shape))
+    return is_plain and has_numbers and _has_blocks(weight, scale, zero_point, block_size)
 
 
 def _has_blocks(weight: Operand, scale: Operand, zero_point: Operand | None, block_size: int) -> bool:
@@ -264,8 +266,11 @@ def _add_operands(ctx: Emitter, matrix: NarrowMatrix) -> tuple[Value, Value, Val
 
 
 def _with_numbers(ctx: Emitter, value: Value, shape: Sequence[int]) -> Value:
-    """The value in a shape without names, if it has some: the engine refuses a name beside a number that it must equal."""
-    if is_static(value.dims) or not is_static(shape):
+    """The value in a shape without names, if it may have some: the engine refuses a name beside a number that it must equal.
+
+    The engine may not infer numbers that nodes compute from values with names.
+    """
+    if not is_static(shape) or (is_static(value.dims) and ctx.is_declared(value)):
         return value
     sized: Value = ctx.emit("Reshape", value, ctx.constant(list(shape)), shape=tuple(shape))
     return sized
