@@ -387,6 +387,27 @@ def test_rotary_embedding_checks_positions_on_arrays() -> None:
         np.asarray(composites.rotary_embedding(x, table, table, np.int64([[0, 5, 1]])))
 
 
+def test_value_range_has_numbers_of_run() -> None:
+    context = ow.ml.create_context(device="cpu", drafts=True)
+    b = ow.MLGraphBuilder(context)
+    weight, start = floats(1, 2, 2), np.int32([3])
+    x, lengths = b.input("x", "float32", ["n", 1, 2]), b.input("lengths", "int32", [1])
+    attention = composites.group_query_attention(
+        b, b.input("q", "float32", [1, "new", 4]), *[b.input("k", "float32", [1, "new", 4])] * 2,
+        *[b.input("past", "float32", [1, 1, "room", 4])] * 2, b.input("start", "int32", [1]), heads=1, groups=1,
+    )[0]  # fmt: skip
+    graph = b.build({"last": composites.rnn(b, x, weight, weight, lengths)[0], "y": attention})
+    for steps in (4, 2):
+        feeds = {"x": floats(steps, 1, 2), "lengths": np.int32([steps + 1]), "start": start}
+        feeds |= {"q": floats(1, 2, 4), "k": floats(1, 2, 4), "past": floats(1, 1, 8, 4)}
+        message = rf"rnn: lengths must be in \[0, {steps}\], as there are {steps} steps, got {steps + 1} in the input"
+        with pytest.raises(ow.ValidationError, match=message):
+            context.compute(graph, feeds)
+    message = r"lengths must be in \[0, 1\], so that 2 new keys fit a past of 3, got 3 in the input 'start'"
+    with pytest.raises(ow.ValidationError, match=message):
+        context.compute(graph, {**feeds, "lengths": np.int32([1]), "past": floats(1, 1, 3, 4)})
+
+
 def test_value_range_of_custom_operation_is_checked() -> None:
     @ow.op
     def rows(self: ow.MLGraphBuilder, table: ow.MLOperand, numbers: ow.MLOperand | None = None) -> ow.Desc:

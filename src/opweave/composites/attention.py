@@ -339,8 +339,9 @@ def _(query: Operand, past_key: Operand, cosines: Operand | None) -> ValueRange:
     new, room = query.shape[1], past_key.shape[2]
     if cosines is not None and cosines.shape[0] < room:
         rows = cosines.shape[0]
-        return ValueRange(0, rows - new, f"so that cosines, with {rows} rows, have one for each of {new} new keys")
-    return ValueRange(0, room - new, f"so that {new} new keys fit a past of {room}")
+        why = "so that cosines, with ", rows, " rows, have one for each of ", new, " new keys"
+        return ValueRange(0, rows - new, why)
+    return ValueRange(0, room - new, ("so that ", new, " new keys fit a past of ", room))
 
 
 @group_query_attention.decompose

@@ -111,7 +111,8 @@ def rnn(
 
 @rnn.value_range("lengths")
 def _(input: Operand) -> ValueRange:
-    return ValueRange(0, input.shape[0], f"as there are {input.shape[0]} steps")
+    steps = input.shape[0]
+    return ValueRange(0, steps, ("as there are ", steps, " steps"))
 
 
 @rnn.decompose

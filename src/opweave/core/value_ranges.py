@@ -13,7 +13,7 @@ import numpy as np
 
 from ..support.errors import ValidationError
 from ..support.records import record
-from .size_values import values_at
+from .size_values import values_at, values_in_scope
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -24,16 +24,26 @@ _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 @record
 class ValueRange:
-    """The values that an operand may hold, from `low` to `high`; `why` says where the bounds come from."""
+    """The values that an operand may hold, from `low` to `high`.
+
+    `why` says where the bounds come from: a text, or its parts with dimensions between them, as in
+    `("as there are ", steps, " steps")`, so that messages have the numbers of a run in place of names.
+    """
 
     low: int
     high: int
-    why: str
+    why: str | tuple[str | int, ...]
+
+    def at(self, sizes: Mapping[str, int]) -> ValueRange:
+        """The range for sizes by name."""
+        return ValueRange(*values_at((self.low, self.high, self.why), sizes))
 
     def outside(self, values: np.ndarray) -> int | None:
         """One of `values`, an array of integers, that is not in the range; None if all are."""
-        if values.size < 2:
-            least = most = values.item() if values.size else self.low
+        if not values.size:
+            return None
+        if values.size == 1:
+            least = most = values.item()
         # The methods of arrays take twice as long for few elements. As unsigned integers, negative values are the largest.
         elif self.low <= 0 and int(np.maximum.reduce(values.view(_UNSIGNED[values.itemsize]), axis=None)) <= self.high:
             return None
@@ -45,7 +55,9 @@ class ValueRange:
         """Require that all of `values` are in the range; `subject` is the operand, and `where` the place of the values."""
         got = self.outside(values)
         if got is not None:
-            raise ValidationError(f"{subject} must be in [{self.low}, {self.high}], {self.why}, got {got}{where}")
+            low, high, why = values_in_scope((self.low, self.high, self.why))
+            reason = why if isinstance(why, str) else "".join(map(str, why))
+            raise ValidationError(f"{subject} must be in [{low}, {high}], {reason}, got {got}{where}")
 
 
 @record
@@ -58,10 +70,8 @@ class InputRange:
     values: ValueRange
 
     def at(self, sizes: Mapping[str, int]) -> InputRange:
-        """The range for sizes by name. Its explanation keeps the formulas."""
-        values = self.values
-        low, high = values_at((values.low, values.high), sizes)
-        return InputRange(self.key, self.name, self.subject, ValueRange(low, high, values.why))
+        """The range for sizes by name."""
+        return InputRange(self.key, self.name, self.subject, self.values.at(sizes))
 
     def fits(self, inputs: Any) -> bool:
         """Whether the values are in the range; True for values in the memory of a device."""
