@@ -330,6 +330,9 @@ def _unique_slices(b: Operations, input: Operand, count: int, axis: int, sorted:
 def _compare_rows(b: Operations, rows: Operand) -> tuple[Operand, Operand]:
     """Compare rows i and j by their first elements that differ: 1 if i is less, and 1 if they differ; int32 [rows, rows]."""
     size, length = rows.shape
+    if length == 0:
+        equal = constant(b, np.zeros((size, size)), "int32")
+        return equal, equal
     one, other = b.reshape(rows, [size, 1, length]), b.reshape(rows, [1, size, length])
     is_less, differs = b.lesser(one, other), b.not_equal(one, other)
     if is_float(rows.data_type):

@@ -193,6 +193,9 @@ def _(
     size, values = width // heads, value.shape[2] // groups
     state = _zeros(b, (batches, groups, size, values), "float32") if past_state is None else past_state
     data_type = query.data_type
+    if size == 0:
+        # Steps compute no states without elements. Products without terms are 0.
+        return _zeros(b, (batches, tokens, heads * values), data_type), state
     query, key, value, decay, beta = operands_of_steps(b, query, key, value, decay, beta)
     if decay is not None:
         decay = b.reshape(decay, [batches, tokens, groups, decay.shape[2] // groups])
@@ -299,7 +302,8 @@ def selective_scan(
     _fits("a", a, (channels[0],) if is_second else (channels[0], size), "[heads]" if is_second else "[channels, size]")
     groups = b.shape[2:-1]
     if is_second:
-        require(channels[0] % groups[0] == 0, f"the groups of b must divide {channels[0]} heads, got {b.desc}")
+        fits = groups[0] > 0 and channels[0] % groups[0] == 0
+        require(fits, f"the groups of b must divide {channels[0]} heads, got {b.desc}")
     _fits("b", b, (batches, tokens, *groups, size), "[batches, tokens, …, size]")
     _fits("c", c, b.shape, "as b")
     _fits("d", d, (channels[0],), "[heads]" if is_second else "[channels]")
@@ -324,7 +328,10 @@ def _(
     state = _zeros(build, shape, "float32") if initial_state is None else _cast(build, initial_state, "float32")
     data_type = input.data_type
     input, delta, a, b, c = operands_of_steps(build, input, delta, a, b, c)
-    if input.rank == 3:
+    if size == 0:
+        # Steps compute no states without elements. Sums without terms are 0.
+        last, y = state, _zeros(build, input.shape, "float32")
+    elif input.rank == 3:
         last, y = _scan(build, state, input, delta, b, c, a, axis=1)
     else:
         heads, width = channels
@@ -468,6 +475,8 @@ def _(
     (batches, channels, length), taps = input.shape, weight.shape[2]
     before = (taps - 1) * dilation
     past = _zeros(b, (batches, channels, before), input.data_type) if past_state is None else past_state
+    if length == 0:
+        return input, past
     x = b.concat([past, input], 2)
     image = b.reshape(x, [batches, channels, 1, before + length])
     filter = b.reshape(weight, [channels, 1, 1, taps])

@@ -206,7 +206,8 @@ def ragged_lstm(
 @ragged_gru.value_range("lengths")
 @ragged_lstm.value_range("lengths")
 def _(input: Operand) -> ValueRange:
-    return ValueRange(0, input.shape[0], f"as there are {input.shape[0]} steps")
+    steps = input.shape[0]
+    return ValueRange(0, steps, ("as there are ", steps, " steps"))
 
 
 def clamp_lengths(b: Operations, lengths: Operand, steps: int) -> Operand:
@@ -289,6 +290,15 @@ def join_directions(b: Operations, parts: Sequence[Sequence[Operand]]) -> tuple[
     return *(b.concat(state, 0) for state in states), b.concat(sequences, 1)
 
 
+def _without_steps(
+    b: Operations, input: Operand, direction: RecurrentNetworkDirection, hidden_size: int, states: int
+) -> tuple[Operand, ...]:
+    """Return the results of no steps: last states of zeros, as for each length of 0, and an empty sequence."""
+    shape = [direction_count(direction), input.shape[1], hidden_size]
+    zero = constant(b, 0, input.data_type)
+    return *[b.expand(zero, shape)] * states, b.expand(zero, [0, *shape])
+
+
 @ragged_gru.decompose
 def _(
     b: Operations,
@@ -303,8 +313,10 @@ def _(
     direction: RecurrentNetworkDirection,
     activations: Sequence[RecurrentNetworkActivation],
 ) -> tuple[Operand, ...]:
-    batch, parts = _Batch(b, input, lengths), []
     steps, hidden_size = input.shape[0], recurrent_weight.shape[2]
+    if steps == 0:
+        return _without_steps(b, input, direction, hidden_size, states=1)
+    batch, parts = _Batch(b, input, lengths), []
     operands = {"weight": weight, "recurrent_weight": recurrent_weight, "bias": bias, "recurrent_bias": recurrent_bias}
     for is_backward, arguments in by_direction(b, direction, **operands, initial_hidden_state=initial_hidden_state):
         x = batch.reverse(input) if is_backward else input
@@ -340,8 +352,10 @@ def _(
 ) -> tuple[Operand, ...]:
     # An additional input feature is 1 beyond the length: it closes the input gate and opens the forget gate, which keeps the
     # cell state.
-    batch, parts = _Batch(b, input, lengths), []
     steps, hidden_size = input.shape[0], recurrent_weight.shape[2]
+    if steps == 0:
+        return _without_steps(b, input, direction, hidden_size, states=2)
+    batch, parts = _Batch(b, input, lengths), []
     column = np.repeat([-CLOSED, 0, CLOSED, 0], hidden_size)[None, :, None]
     operands = {
         "weight": weight,

@@ -76,6 +76,8 @@ def scatter_reduce(
 
 @scatter_reduce.decompose
 def _(b: Operations, input: Operand, indices: Operand, updates: Operand, axis: int, reduction: Reduction) -> Operand:
+    if 0 in updates.shape:
+        return input
     x, added = _widen(b, input), _widen(b, updates)
     # The part of the input that the updates cover, as lines along the axis: [outer, size, inner].
     sizes = [x.shape[d] if d == axis else size for d, size in enumerate(updates.shape)]

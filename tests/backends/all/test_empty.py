@@ -489,6 +489,83 @@ def test_deferred_dispatches_of_nothing() -> None:
     assert_mixed({key: tensor.numpy() for key, tensor in outputs.items()})
 
 
+def halves(*shape: int) -> np.ndarray:
+    return np.full(shape, 0.5, "float32")
+
+
+def cells(steps: int, gates: int, **others: np.ndarray) -> dict[str, np.ndarray]:
+    """Operands of a recurrent network."""
+    weights = {"weight": halves(1, gates, 3), "recurrent_weight": halves(1, gates, 1)}
+    return {"input": zeros(steps, 2, 3), **weights, "lengths": zeros(2, dtype="int32"), **others}
+
+
+EMPTY_TABLE = {"cosines": zeros(0, 2), "sines": zeros(0, 2), "positions": zeros(0, 3, dtype="int64")}
+NO_RATES = {"a": zeros(2, 0), "b": zeros(1, 3, 0), "c": zeros(1, 3, 0)}
+NO_PIXELS = {"input": zeros(0, 3, 2), "indices": zeros(0, 3, 2, dtype="int64")}
+COLUMN = np.int64([[1], [0]])
+
+COMPOSITES: dict[str, tuple[Any, dict[str, np.ndarray], dict[str, Any], list[np.ndarray]]] = {
+    "convolution without input": (
+        ow.composites.causal_conv_with_state,
+        {"input": zeros(1, 2, 0), "weight": ones(2, 1, 3), "past_state": halves(1, 2, 2)}, {},
+        [zeros(1, 2, 0), halves(1, 2, 2)],
+    ),
+    "gru without steps": (
+        ow.composites.ragged_gru, cells(0, 3, initial_hidden_state=halves(1, 2, 1)), {},
+        [zeros(1, 2, 1), zeros(0, 1, 2, 1)],
+    ),
+    "lstm without steps": (
+        ow.composites.ragged_lstm, cells(0, 4), {"clip": 1.0}, [zeros(1, 2, 1), zeros(1, 2, 1), zeros(0, 1, 2, 1)],
+    ),
+    "linear attention without keys": (
+        ow.composites.linear_attention, {"query": zeros(1, 3, 0), "key": zeros(1, 3, 0), "value": ones(1, 3, 2)},
+        {"heads": 2, "groups": 1, "update_rule": "linear"}, [zeros(1, 3, 4), zeros(1, 1, 0, 2)],
+    ),
+    "rotary embedding without positions": (
+        ow.composites.rotary_embedding, {"input": zeros(0, 2, 3, 4), **EMPTY_TABLE}, {}, [zeros(0, 2, 3, 4)],
+    ),
+    "scan without state": (
+        ow.composites.selective_scan,
+        {"input": ones(1, 3, 2), "delta": ones(1, 3, 2), **NO_RATES, "d": halves(2)}, {},
+        [halves(1, 3, 2), zeros(1, 2, 0)],
+    ),
+    "scatter without columns": (
+        ow.composites.scatter_reduce, {"input": ones(2, 3), "indices": COLUMN, "updates": zeros(2, 0)},
+        {"reduction": "add"}, [ones(2, 3)],
+    ),
+    "unique rows without elements": (
+        ow.composites.unique, {"input": zeros(3, 0)}, {"count": 2, "axis": 0},
+        [zeros(2, 0), np.int64([0, -1]), zeros(3, dtype="int64"), np.int64([3, 0]), np.int64([1])],
+    ),
+    "unpooling without images": (ow.composites.max_unpool, NO_PIXELS, {"output_sizes": [4]}, [zeros(0, 3, 4)]),
+}  # fmt: skip
+"""Composites by what they lack: operands, attributes and results."""
+
+
+@pytest.mark.parametrize("are_constants", [False, True], ids=["inputs", "constants"])
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_composites_of_nothing(name: str, are_constants: bool) -> None:
+    op, operands, attributes, wanted = COMPOSITES[name]
+    for context in CONTEXTS.values():
+        b = ow.MLGraphBuilder(context)
+        values = {
+            key: b.constant(array) if are_constants and array.size else b.input(key, array.dtype.name, array.shape)
+            for key, array in operands.items()
+        }
+        results = op(b, **values, **attributes)
+        outputs = results if isinstance(results, tuple) else (results,)
+        graph = b.build({f"y{k}": output for k, output in enumerate(outputs)})
+        arrays = context.compute(graph, {key: operands[key] for key in graph.inputs}).values()
+        for array, expected in zip(arrays, wanted, strict=True):
+            np.testing.assert_allclose(array, expected, strict=True)
+
+
+def test_selective_scan_refuses_no_groups() -> None:
+    none = zeros(1, 3, 0, 2)
+    with pytest.raises(ow.ValidationError, match=r"the groups of b must divide 2 heads, got float32\[1, 3, 0, 2\]"):
+        ow.composites.selective_scan(ones(1, 3, 2, 4), ones(1, 3, 2), ones(2), none, none)
+
+
 def test_custom_operations_of_nothing() -> None:
     @ow.composite
     def doubled_sum(b: Any, x: Any) -> Any:
