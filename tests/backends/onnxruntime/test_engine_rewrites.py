@@ -29,6 +29,20 @@ def computed(context: ow.MLContext, build: Build, *arrays: np.ndarray) -> tuple[
     return context.compute(graph, {name: arrays[int(name[1:])] for name in graph.inputs})["y"], graph
 
 
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize("is_difference", [False, True], ids=["add", "sub"])
+def test_negative_zero_plus_zero_is_zero(data_type: str, is_difference: bool) -> None:
+    """The optimiser removes x + 0 and x - -0 between other operations."""
+    zero = np.full([1], -0.0 if is_difference else 0.0, data_type)
+
+    def build(b: Any, operands: Operands) -> Any:
+        x = b.neg(operands[0])
+        return b.neg(x - b.constant(zero) if is_difference else x + b.constant(zero))
+
+    y, _ = computed(ORT, build, np.array([0.0, -0.0, 2.0], data_type))
+    assert (y.tolist(), np.signbit(y).tolist()) == ([0.0, 0.0, 2.0], [True, True, False])
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Kernels of quantised operands that round after they add the zero point
 

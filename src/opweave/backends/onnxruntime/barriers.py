@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .records import OnnxNode
 
 if TYPE_CHECKING:
@@ -117,6 +119,24 @@ def keep_outputs_apart(ctx: Emitter, outputs: Container[str]) -> None:
             if is_moved and name in outputs:
                 moved[name] = None
     _insert_apart(ctx, moved)
+
+
+def keep_signs_of_zeros(ctx: Emitter) -> None:
+    """Disable an optimiser pass that removes x + 0 and x - -0, which are 0 where x is -0, if there may be such a node.
+
+    The pass looks at constants of one element.
+    """
+    for node in ctx.nodes:
+        added = node.inputs if node.op_type == "Add" else node.inputs[1:] if node.op_type == "Sub" else ()
+        if any(ctx.is_number(name) and _is_zero(ctx, name, node.op_type == "Sub") for name in added):
+            ctx.disabled_optimizers.add("NoopElimination")
+            return
+
+
+def _is_zero(ctx: Emitter, name: str, is_negative: bool) -> bool:
+    """Whether a constant of one element is a float 0 of this sign, or what the engine folds may be one."""
+    array = ctx.constants.get(name)
+    return array is None or (array.dtype.kind == "f" and array.item() == 0 and np.signbit(array).item() == is_negative)
 
 
 def _insert_apart(ctx: Emitter, names: Collection[str]) -> None:

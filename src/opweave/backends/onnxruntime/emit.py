@@ -18,7 +18,7 @@ from ...core.dtypes import BEYOND, FLOAT64, INFO, ONNX_TYPES, name_of, numpy_typ
 from ...core.sizes import Size, is_same_shape, is_same_size, is_static, is_unknown, may_exceed
 from ..size_input import SizeInput
 from . import kernels
-from .barriers import keep_casts_apart, keep_outputs_apart
+from .barriers import keep_casts_apart, keep_outputs_apart, keep_signs_of_zeros
 from .records import (
     INLINE_BYTES,
     INLINE_BYTES_OF_RULES,
@@ -589,6 +589,7 @@ class Emitter:
         if not self.portable:
             keep_casts_apart(self, self._moves_first)
             keep_outputs_apart(self, computed.intersection(value.name for value, _ in outputs.values()))
+            keep_signs_of_zeros(self)
         body = bytearray()
         nodes = self._nodes_for({*outputs, *(value.name for value, _ in outputs.values())})
         for node in nodes:
