@@ -427,6 +427,8 @@ def _is_unspecified(node: Node) -> bool:
     """Whether the results of a node may depend on the back end: integers of floats out of range, or of the bits of NaN, and
     elements that are written twice, since GPUs write them in any order.
     """
+    if node.op.name == "max_unpool":
+        return True
     if node.op.name in ("scatter_elements", "scatter_nd"):
         return node.operands[1].value is None  # constant indices are made without duplicates
     is_cast = node.op.name in ("cast", "bit_cast")
