@@ -157,6 +157,8 @@ class Traced:
 
         def element(key: Any) -> Traced:
             inside = [_is_inside(index, size) for index, size in zip(self._indices(key), self.shape, strict=True)]
+            if any(is_same_size(size, 0) for size in self.shape):
+                return Traced((), outside)
             conditions = [condition for condition in inside if condition is not None]
             array = self._element(key, _clamp_index)
             if not conditions:

@@ -16,6 +16,7 @@ from support.webgpu_device import adapter
 
 import opweave as ow
 from opweave.backends import Backend
+from opweave.composites.convolve import deform_columns
 from opweave.context.graph import state_of
 from opweave.core.graph import Graph
 from opweave.ops import Operations
@@ -509,6 +510,10 @@ COMPOSITES: dict[str, tuple[Any, dict[str, np.ndarray], dict[str, Any], list[np.
         ow.composites.causal_conv_with_state,
         {"input": zeros(1, 2, 0), "weight": ones(2, 1, 3), "past_state": halves(1, 2, 2)}, {},
         [zeros(1, 2, 0), halves(1, 2, 2)],
+    ),
+    "deformed columns without pixels": (
+        deform_columns, {"input": zeros(1, 2, 1, 0), "offset": zeros(1, 4, 1, 1)},
+        {"taps": [1, 2], "padding": [0, 0, 1, 1]}, [zeros(1, 4, 1, 1)],
     ),
     "gru without steps": (
         ow.composites.ragged_gru, cells(0, 3, initial_hidden_state=halves(1, 2, 1)), {},
