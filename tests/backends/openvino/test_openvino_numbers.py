@@ -133,3 +133,17 @@ def test_layer_normalization_epsilon_beyond_float16(axes: list[int]) -> None:
     b = ow.MLGraphBuilder(openvino_context())
     graph = b.build({"y": b.layer_normalization(b.input("x", "float16", array.shape), axes=axes, epsilon=2**64)})
     np.testing.assert_array_equal(openvino_context().compute(graph, {"x": array})["y"], np.zeros_like(array))
+
+
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize("shape", [(), (1,), (3,)], ids=str)
+def test_negative_zero_plus_zero_is_zero(shape: tuple[int, ...], data_type: Any) -> None:
+    """The engine removes x + 0 and x - -0."""
+    context, zero = openvino_context(), np.zeros(shape, data_type)
+    b = ow.MLGraphBuilder(context)
+    x = b.neg(b.input("x", data_type, [3]))
+    results = {"add": x + b.constant(zero), "left": b.constant(zero) + x, "sub": x - b.constant(-zero)}
+    feeds = {"x": np.array([0.0, -0.0, 2.0], data_type)}
+    graph = b.build(results | {f"neg {name}": b.neg(y) for name, y in results.items()})
+    for name, y in context.compute(graph, feeds).items():
+        assert np.signbit(y).tolist() == ([True, True, False] if name[:3] == "neg" else [False, False, True]), name

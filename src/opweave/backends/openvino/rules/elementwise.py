@@ -38,10 +38,20 @@ def as_int32(ctx: Emitter, value: Value) -> Value:
 
 def _wrapping_rule(name: str) -> Callable[[Emitter, Value, Value], Value]:
     def rule(ctx: Emitter, a: Value, b: Value) -> Value:
+        if name == "add" and _is_zero(a):
+            a, b = b, a
+        if name != "multiply" and a.varies and b.array is not None and _is_zero(b):
+            # The engine removes sums and differences with zeros of both signs, but x + 0 is 0 where x is -0.
+            zero = b.array if name == "add" else -b.array
+            return ctx.cast(ctx.emit("add", a, ctx.hide(ctx.constant(zero, b.data_type))), ctx.output.data_type)
         emit = ctx.beside_constant if name == "subtract" else ctx.emit
         return ctx.cast(emit(name, as_int32(ctx, a), as_int32(ctx, b)), ctx.output.data_type)
 
     return rule
+
+
+def _is_zero(value: Value) -> bool:
+    return value.array is not None and value.data_type in FLOATS and not value.array.any()
 
 
 for _op, _name in {ops.add: "add", ops.sub: "subtract", ops.mul: "multiply"}.items():
