@@ -314,7 +314,8 @@ def _measure(record: Record[Row], device: str, name: str, title: str, models: Pa
         try:
             values = in_process(*given, **options)
             if values["memory"]:
-                values["memory"] /= in_process(*given, "static", **options)["memory"]
+                static = in_process(*given, "static", **options)["memory"]
+                values["memory"] = values["memory"] / static if static else 0.0
             row = Row(title, device, **values)
         except (RuntimeError, TimeoutError) as error:
             record.failures[f"{title} ({device})"] = str(error).splitlines()[-1]

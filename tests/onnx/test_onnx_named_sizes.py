@@ -319,3 +319,22 @@ def test_tuned_shapes_keep_their_program(cache_folder: Path) -> None:
     for n in (4, 6, 5, 7, 8):
         x = RNG.normal(size=(n, 8)).astype("float32")
         assert_allclose(session.run(None, {"x": x})[0], dense_of(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("types", [(2, 1), (10, 1), (1, 2, 7), (5, 6, 1)])
+def test_ranges_up_to_sizes_that_a_cast_has_changed(types: tuple[int, ...]) -> None:
+    """Through uint8, float16 or int16; the range is of floats or of int64."""
+    nodes = [node("Shape", "x", "s"), node("Gather", "s zero0", "n"), node("Mul", "n factor", "t0")]
+    nodes += [node("Cast", f"t{k}", f"t{k + 1}", to=type) for k, type in enumerate(types)]
+    nodes += [
+        node("Range", f"first t{len(types)} step", "r"),
+        node("Cast", "r", "f", to=1),
+        node("ReduceMean", "f", "m", keepdims=0),
+        node("Add", "x m", "y"),
+    ]
+    bounds: dict[str, Any] = (
+        {"first": 0, "step": 1} if types[-1] == 7 else {"first": np.float32(0), "step": np.float32(1)}
+    )
+    constants = {"zero0": np.int64(0), "factor": np.int64(2053), **{k: np.asarray(v) for k, v in bounds.items()}}
+    proto = model(nodes, {"x": "float32[n, 8]"}, {"y": ""}, constants, opset=17)
+    check(proto, ({"x": [n, 8]} for n in (3, 20)), fallback="error")

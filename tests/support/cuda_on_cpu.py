@@ -28,6 +28,7 @@ import pytest
 from opweave.core.graph import Desc
 from opweave.expr.gpu import Buffer, Features, GpuKernel
 from opweave.expr.gpu.cuda import CUDA, PRELUDE
+from opweave.kernels.cuda.source import NAMESPACE
 from opweave.support.processors import processors
 
 FEATURES = Features(
@@ -128,6 +129,7 @@ class Functions:
                 f"#define {entry} kernel_{number}",
                 f"namespace {space} {{ namespace of_{number} {{",
                 text,
+                *([f"using namespace {NAMESPACE};"] if f"namespace {NAMESPACE} {{" in text else []),
                 "} }",
                 f"#undef {entry}",
                 *(f'#pragma pop_macro("{word}")' for word in words),

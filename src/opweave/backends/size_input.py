@@ -17,9 +17,9 @@ class SizeInput:
     """An input of a program whose values depend on the sizes of a run.
 
     Attributes:
-        data_type: of the values.
+        data_type: the data type of the values.
         shape: may have sizes, too.
-        function: takes `arguments`, with numbers in place of sizes; None if they are the values.
+        function: computes the values from `arguments`, with numbers in place of sizes; None if `arguments` are the values.
         arguments: numbers, texts, sizes, and nested tuples of them.
     """
 

@@ -85,7 +85,7 @@ def _without_ones(
 ) -> tuple[list[int], list[int]]:
     """The axes of a group of `_groups` whose sizes are not 1, since positions along the others are 0.
 
-    Where counts are not equal for all sizes, an axis was compared with 1 before: [n, m] is [m] if n is 1.
+    If the counts are equal only for the sizes of this run, sizes are compared with 1, which guards record.
     """
     are_equal = is_same_size(prod(old_shape[axis] for axis in old), prod(new_shape[axis] for axis in new))
 

@@ -137,6 +137,17 @@ NAMED_ENTRY = (
 )
 
 
+QUALIFIED = "void main(unsigned k) { out[k] = ::min(i[k], min) + ::fminf(min, max); }"
+"""Attributes hide functions, which are there in the global namespace."""
+HELPERS = """
+__device__ float3 fmaxf(float3 a, float b) { return make_float3(fmaxf(a.x, b), fmaxf(a.y, b), fmaxf(a.z, b)); }
+"""
+OVERLOADS_ENTRY = HELPERS + (
+    "__global__ void named(const float* i, float* out) { *out = fmaxf(make_float3(1, 2, 3), i[0]).x; }"
+)
+"""Overloads of CUDA's functions, beside these."""
+
+
 def test_names_of_functions_and_keywords(context: ow.MLContext) -> None:
     x = np.arange(6, dtype=np.float32)
     least = float(np.finfo(np.float32).min)
@@ -147,7 +158,10 @@ def test_names_of_functions_and_keywords(context: ow.MLContext) -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize(("source", "options"), [(NAMED, {}), (NAMED_ENTRY, {"grid": 1})])
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [(NAMED, {}), (NAMED_ENTRY, {"grid": 1}), (QUALIFIED, {}), (OVERLOADS_ENTRY, {"grid": 1})],
+)
 def test_names_are_known_to_the_compiler(source: str, options: Any) -> None:
     assert named(source, **options).check("cuda", i=X, bitand=X, min=0.5)
 

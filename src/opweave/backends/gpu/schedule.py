@@ -65,6 +65,7 @@ class Schedule:
             _require_numbers(graph, backend, features)
         self._kernels = Kernels(backend, features)
         self._values: dict[Operand, Pending | Input] = {}
+        self._tables: dict[int, Buffer] = {}
         self._outputs = {operand: number for number, operand in enumerate(graph.outputs.values())}
         self._uses = Counter(operand for node in graph.nodes for operand in node.operands)
         self._uses.update(graph.outputs.values())
@@ -117,7 +118,7 @@ class Schedule:
 
         def facts_of(node: Node) -> Any:
             if node.op is computed:
-                return node  # no other layer has its arrays
+                return node  # each node has its own table, so layers that contain one are not copied
             facts = ((self._uses[o], o in self._outputs, o in self._in_diamonds) for o in node.outputs)
             return *facts, last[node] - order[node] if node in last else None
 
@@ -376,9 +377,10 @@ class Schedule:
         self._memory(result, place)
 
     def _size_input(self, node: Node, values: SizeInput) -> None:
-        """Bind an array that each version of the kernels gets. A kernel copies it if it is an output."""
+        """Bind an array that each version of the runner computes and uploads. If it is an output, a kernel copies it."""
         (result,) = node.outputs
-        source = self._memory(result, Buffer(result.desc, "sizes", values=values))
+        place = self._tables.setdefault(id(values), Buffer(result.desc, "sizes", values=values))
+        source = self._memory(result, place)
         if result in self._outputs:
             self._values[result] = Pending(of_input(source), (node,))
 

@@ -33,8 +33,8 @@ from .rules.results import Products, Repeated, ResultStage, Scatter
 class Buffer:
     """A place in memory that kernels read or write.
 
-    A place "between" kernels is an intermediate. The `values` of one of kind "sizes" depend on the sizes of a run, where it is
-    a constant.
+    A place "between" kernels is an intermediate. A place of kind "sizes" has `values` that depend on the sizes of a run; `at`
+    makes it a constant.
     """
 
     desc: Desc

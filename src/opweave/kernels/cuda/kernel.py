@@ -18,6 +18,7 @@ from .launch import Launch, check_launch, is_launched
 from .messages import ExplainedCuda
 from .source import (
     ENTRY,
+    FUNCTIONS,
     HALF,
     NAMESPACE,
     NUMBER,
@@ -101,7 +102,7 @@ class CudaKernel(SourceKernel):
             f"    const unsigned {NUMBER} = blockIdx.x * {block[0]}u + threadIdx.x;",
             f"    if ({NUMBER} < {count}u) {STRUCTURE}{{{tensors}}}.main({', '.join(indices_of(NUMBER, extents))});",
             "}",
-            "}",
+            *self._ends(source, scope),
         ]
         return _KernelText(ENTRY, lines, bound, (-(-count // block[0]),))
 
@@ -123,14 +124,28 @@ class CudaKernel(SourceKernel):
             else:
                 arguments.append(_scalar(name, parameter, scope))
         constants = self._declarations(source, scope, bound)
-        lines = [*source.includes, *constants, line_directive(USER, 1), source.body, line_directive(OWN, 1), "}"]
+        lines = [
+            *source.includes,
+            *constants,
+            line_directive(USER, 1),
+            source.body,
+            line_directive(OWN, 1),
+            *self._ends(source, scope),
+        ]
         return _KernelText(name, lines, bound, sizes(source.grid or 1), tuple(arguments))
 
     def _declarations(self, source: Source, scope: CudaScope, bound: Sequence[Bound]) -> list[str]:
-        """Declare what a source needs, in a namespace that its text must end."""
-        constants = [text for name, text in scope.constants(source).items() if name in source.words]
+        """Declare what a source needs, in a namespace that `_ends` closes, if constants hide functions."""
+        constants = self._constants(source, scope)
         has_halves = "f16" in source.words or any(item.buffer.element == "f16" for item in bound)
-        return [*([HALF] if has_halves else []), f"inline namespace {NAMESPACE} {{", *constants]
+        opening = [] if FUNCTIONS.isdisjoint(constants) else [f"namespace {NAMESPACE} {{"]
+        return [*([HALF] if has_halves else []), *opening, *constants.values()]
+
+    def _constants(self, source: Source, scope: CudaScope) -> dict[str, str]:
+        return {name: text for name, text in scope.constants(source).items() if name in source.words}
+
+    def _ends(self, source: Source, scope: CudaScope) -> list[str]:
+        return [] if FUNCTIONS.isdisjoint(self._constants(source, scope)) else ["}"]
 
     def _kernel_of(
         self, title: str, source: Source, scope: CudaScope, text: _KernelText, features: Features

@@ -49,7 +49,7 @@ class Launch:
         function: a function with `@triton.jit`, a `cupy.RawKernel`, or a function with `@numba.cuda.jit`.
         grid: number of blocks, in up to three dimensions; default: one for each `block` elements of the (first) result.
         block: threads of a block, in up to three dimensions; default: 256. Triton chooses them itself (`num_warps`): there,
-            `block` is the number of elements of a program, for the default of `grid`, and one of both must be given.
+            `block` is the number of elements of a program, for the default of `grid`, and one of the two must be given.
         arguments: tensors (the `Buffer`s that a function is given, or their names), numbers, and names of numbers (attributes,
             `x_size`); default: the tensors and numbers named as the function's parameters. CuPy's numbers are of NumPy's
             types.

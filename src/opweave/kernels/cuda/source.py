@@ -29,7 +29,19 @@ STRUCTURE, NUMBER, ENTRY = "opweave_operation", "opweave_number", "opweave_kerne
 of the element, and the kernel."""
 
 NAMESPACE = "opweave_names"
-"""The inline namespace of a source and its constants, which hide CUDA's functions there: an attribute may be called `min`."""
+"""The namespace of a source with a constant that is called like a function of CUDA, as `min`, and hides it there."""
+
+_FUNCTIONS = """
+    abs acos acosh all any asin asinh assert atan atan2 atanh atomicAdd brkpt cbrt ceil clock clock64 copysign cos
+    cosh cospi cyl_bessel_i0 cyl_bessel_i1 div erf erfc erfcinv erfcx erfinv exit exp exp10 exp2 expm1 fabs fdim
+    fdivide floor fma fmax fmin fmod free frexp hypot ilogb isfinite isinf isnan j0 j1 jn labs ldexp lgamma llabs
+    llmax llmin llrint llround log log10 log1p log2 logb lrint lround malloc max memcpy memset min modf nan
+    nearbyint nextafter norm norm3d norm4d normcdf normcdfinv pow powi printf rcbrt remainder remquo rhypot rint
+    rnorm rnorm3d rnorm4d round rsqrt scalbln scalbn signbit sin sincos sincospi sinh sinpi sqrt tan tanh tanpi
+    tgamma trap trunc ullmax ullmin umax umin y0 y1 yn
+"""
+FUNCTIONS = frozenset(name + suffix for name in _FUNCTIONS.split() for suffix in ("", "f"))
+"""Names of functions at file scope in CUDA C++."""
 
 TYPES: Mapping[DataType, str] = {
     "float32": "float",

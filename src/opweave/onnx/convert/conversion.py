@@ -40,7 +40,7 @@ def convert(
         raise Unsupported("WebNN has no operation for it")
     is_own = converter.op is None
     types = [_element_type(name, value, is_own) for name, value in zip(node.input[:], values, strict=True)]
-    values = with_whole_sizes(node, values) if is_own else values
+    values = whole_limits(node, values) if is_own else values
     takes_names = converter.op is None and node.op_type in TAKES_NAMES
     takes_data = converter.op is None and node.op_type in TAKES_SIZE_DATA
     inputs = [
@@ -104,8 +104,8 @@ def _element_type(name: str, value: Value | None, takes_all: bool) -> int:
     return element_type
 
 
-def with_whole_sizes(node: NodeProto, values: Sequence[Value | None]) -> Sequence[Value | None]:
-    """The inputs of a range of floats, whose limits are whole sizes, as integers; others are what they are."""
+def whole_limits(node: NodeProto, values: Sequence[Value | None]) -> Sequence[Value | None]:
+    """Replace the inputs of a Range by integers, if all are whole and one is cast from a size; else return them unchanged."""
     if node.op_type != "Range" or not any(isinstance(value, SizeData) for value in values):
         return values
     whole = [value.whole if isinstance(value, Constant) else None for value in values]

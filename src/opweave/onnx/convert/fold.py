@@ -16,7 +16,7 @@ import numpy as np
 
 from ...core.dtypes import INFO
 from ...core.sizes import Size, interval, is_static
-from ...support.errors import MLError
+from ...support.errors import MLError, OperationError
 from ..model.model import Model
 from ..model.protobuf import (
     ModelProto,
@@ -33,7 +33,7 @@ from ..model.protobuf import (
 )
 from ..model.registry import CONVERTERS, Converter, Unsupported, by_name
 from ..model.values import FOLD_BYTES, Constant, NamedSizes, SizeData, Value, shape_of
-from .conversion import TAKES_NAMES, TAKES_SIZE_DATA, keywords_of, result_types, with_whole_sizes
+from .conversion import TAKES_NAMES, TAKES_SIZE_DATA, keywords_of, result_types, whole_limits
 from .inference import model_of_node, result_bytes
 from .operators.logic import BOOLEAN
 
@@ -77,14 +77,14 @@ def fold(
     constants = [value for value in values if isinstance(value, Constant)]
     if not values or len(constants) < len(values) - values.count(None):
         return None
-    if operation is None and with_whole_sizes(node, values) is not values:
+    if operation is None and whole_limits(node, values) is not values:
         return None
     if operation is None and any(isinstance(value, NamedSizes) for value in constants):
         named = _with_names(node, values)
         if named is not None or node.op_type in TAKES_NAMES:
             return None if named is None else [named]
     if operation is None and any(isinstance(value, (NamedSizes, SizeData)) for value in constants):
-        data = _size_data(node, values)
+        data = _size_data(node, values, model)
         if data is not None:
             return [data]
     if node.op_type in NEVER or sub_graphs(node):
@@ -103,7 +103,7 @@ def fold(
         return None if is_large else with_engine(node, arrays, model.proto)
 
 
-def _size_data(node: NodeProto, values: Sequence[Value | None]) -> SizeData | None:
+def _size_data(node: NodeProto, values: Sequence[Value | None], model: Model) -> SizeData | None:
     """The result of an operator on sizes, which is no formula; None if WebNN does not compute it."""
     if node.op_type not in TAKES_SIZE_DATA or len(node.output) != 1:
         return None
@@ -123,7 +123,18 @@ def _size_data(node: NodeProto, values: Sequence[Value | None]) -> SizeData | No
         return None
     if any(array is not None and array.dtype.name not in INFO for array in (*samples, sample)):
         return None
-    compute = lambda: with_numpy(node, [v.array if isinstance(v, Constant) else None for v in values])[0]  # noqa: E731
+
+    def compute() -> np.ndarray:
+        arrays = [value.array if isinstance(value, Constant) else None for value in values]
+        try:
+            results = with_numpy(node, arrays)
+        except Declined:  # for these numbers
+            results = with_engine(node, arrays, model.proto)
+        if results is None:
+            raise OperationError(f"{node.op_type} {node.name!r}: ONNX Runtime does not compute it for these sizes")
+        (result,) = results
+        return result
+
     return SizeData(node, values, sample, compute)
 
 

@@ -28,11 +28,11 @@ class Constant:
 
     @property
     def whole(self) -> Constant | None:
-        """The numbers as int64, or None if some are no integers."""
+        """The numbers as int64; None if some are no integers, or floats whose next integer float32 may not hold."""
         array = self.array
-        if array.dtype.kind not in "iuf" or not np.isfinite(array).all() or (array != np.trunc(array)).any():
+        if array.dtype.kind == "f" and not ((np.abs(array) <= 2**24) & (array == np.trunc(array))).all():
             return None
-        return Constant(array.astype(np.int64))
+        return Constant(array.astype(np.int64)) if array.dtype.kind in "iuf" else None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -98,9 +98,12 @@ class SizeData(Constant):
 
     @property
     def whole(self) -> Constant | None:
-        """The sizes that a cast has made floats of; None for the results of other operators."""
-        (source, *_) = self.values
-        return source.whole if self.node.op_type == "Cast" and isinstance(source, (NamedSizes, SizeData)) else None
+        """The sizes that a cast to a type that holds sizes has converted; None for the results of other operators."""
+        (source, *_), dtype = self.values, self.sample.dtype
+        holds_sizes = dtype.kind in "iuf" and dtype.itemsize >= 4
+        if self.node.op_type != "Cast" or not holds_sizes or not isinstance(source, (NamedSizes, SizeData)):
+            return None
+        return source.whole
 
     @property
     def array(self) -> np.ndarray:

@@ -121,7 +121,7 @@ def _(b: MLGraphBuilder, input: Tensor, *, value: TensorProto | None = None) -> 
 
 @converts("Range")
 def _(b: MLGraphBuilder, start: Tensor, limit: Tensor, delta: Tensor, *, types: list[int]) -> Tensor:
-    # Ranges of numbers are folded. Their length has a name here. Whole floats are exact up to 2**24.
+    # Here, the length has a name: ranges of numbers are folded. Whole floats are exact up to 2**24.
     is_known = not any(isinstance(constant_or_same(value), MLOperand) for value in (start, limit, delta))
     unsupported_if(not is_known, "WebNN has no operation for it")
     is_whole = all(constant_of(value, "the range").dtype.kind in "iuO" for value in (start, limit, delta))
