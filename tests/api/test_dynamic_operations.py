@@ -416,6 +416,19 @@ def test_chain_that_wraps_around_for_all_sizes_is_a_size(context: ow.MLContext, 
         assert [array.shape for array in results.values()] == [(n,), (2 * n + 1,)]
 
 
+def test_chain_of_an_unsigned_type_that_seems_negative_wraps_around(context: ow.MLContext) -> None:
+    """n - 2 - 2**32 wraps around twice for n = 1, and once for other sizes."""
+    builder = ow.MLGraphBuilder(context)
+    x, half = builder.input("x", "float32", ["n"]), np.array([2**31], "uint32")
+    start = builder.shape(x) - half - half - np.array([2], "uint32")
+    graph = builder.build({"y": builder.slice_dynamic(x, start, np.int32([1]))})
+    for n in (2, 5):
+        x_array = np.arange(n, dtype="float32")
+        np.testing.assert_array_equal(context.compute(graph, {"x": x_array})["y"], x_array[n - 2 : n - 1])
+    with pytest.raises(ow.ValidationError, match="slice_dynamic"):
+        context.compute(graph, {"x": np.ones(1, "float32")})
+
+
 def test_chain_of_many_nodes_needs_no_recursion() -> None:
     builder = ow.MLGraphBuilder(context_on("reference"))
     x = builder.input("x", "float32", ["n"])

@@ -77,7 +77,7 @@ def values_of(name: str, operand: Operand) -> list[Any]:
             _evaluate(last)
             _require_short(name, last)
         pending.pop()
-    return list(_cached[end].reshape(-1))
+    return [_wrap_below_0(value, end.data_type) for value in _cached[end].reshape(-1)]
 
 
 def values_in(graph: Graph) -> tuple[Any, ...]:
@@ -173,6 +173,14 @@ def _read_exactly(operand: Operand) -> Values:
         return remainder("%", value, 1 << info.bits)
 
     return np.asarray(np.frompyfunc(settle, 1, 1)(_read(operand)), object)
+
+
+def _wrap_below_0(value: Dimension, data_type: DataType) -> Dimension:
+    """What a formula of an unsigned type wraps around to that is negative for all sizes, though not equally often."""
+    info = INFO[data_type]
+    if info.kind == "i" or not isinstance(value, Size) or interval(value)[1] >= 0:
+        return value
+    return remainder("%", value, 1 << info.bits)
 
 
 def _wrap(values: Values, data_type: DataType) -> Values:

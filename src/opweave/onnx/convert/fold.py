@@ -127,7 +127,7 @@ def _size_data(node: NodeProto, values: Sequence[Value | None], model: Model) ->
     def compute() -> np.ndarray:
         arrays = [value.array if isinstance(value, Constant) else None for value in values]
         try:
-            results = with_numpy(node, arrays)
+            results: list[np.ndarray] | None = with_numpy(node, arrays)
         except Declined:  # for these numbers
             results = with_engine(node, arrays, model.proto)
         if results is None:
