@@ -417,7 +417,7 @@ def test_chain_that_wraps_around_for_all_sizes_is_a_size(context: ow.MLContext, 
 
 
 def test_chain_of_an_unsigned_type_that_seems_negative_wraps_around(context: ow.MLContext) -> None:
-    """n - 2 - 2**32 wraps around twice for n = 1, and once for other sizes."""
+    """The formula n - 2 - 2**32 wraps around twice for n = 1, and once for other sizes."""
     builder = ow.MLGraphBuilder(context)
     x, half = builder.input("x", "float32", ["n"]), np.array([2**31], "uint32")
     start = builder.shape(x) - half - half - np.array([2], "uint32")
