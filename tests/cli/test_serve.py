@@ -132,7 +132,7 @@ def test_serve_fails_if_package_cannot_be_written(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--origin", "localhost:5173"], "an origin is like 'http://localhost:5173'"),
-        (["--origin", "http://localhost:5173/app"], "without a path"),
+        (["--origin", "http://localhost:5173/app"], "as browsers send it, 'http://localhost:5173', got"),
         (["--no-token", "--any-origin"], "any_origin needs a token"),
         (["--max-memory", "much"], "--max-memory must be a size like 512M or 2G, got 'much'"),
         (["--device", "abacus"], "abacus"),

@@ -21,6 +21,7 @@ from pathlib import Path
 from threading import Barrier, Event, Semaphore, current_thread
 from time import sleep
 from typing import Any
+from unittest.mock import Mock
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -662,9 +663,11 @@ def test_other_sites_are_refused(server: ModelServer, headers: dict[str, str], s
 
 def test_named_origins_and_hosts() -> None:
     page = "http://localhost:3000"
-    with ModelServer({"fixed": served_model("fixed")}, origins=[page], hosts=["models.example"]) as server:
-        status, headers, _ = ask(server, "/v2", Origin=page, Host="models.example")
-        assert (status, headers["access-control-allow-origin"]) == (200, page)
+    names = ["Models.example", "other.example.", "[FE80::0:1]"]
+    with ModelServer({"fixed": served_model("fixed")}, origins=[page], hosts=names) as server:
+        for host in ("models.example", "models.example.:80", "OTHER.example", "[fe80::1]:80"):
+            status, headers, _ = ask(server, "/v2", Origin=page, Host=host)
+            assert (status, headers["access-control-allow-origin"]) == (200, page)
         assert ask(server, "/v2", Origin="http://localhost:3001")[0] == 403
 
 
@@ -772,17 +775,66 @@ def test_slow_bodies_end(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -
         ({"device": "none"}, "there is no device 'none'"),
         ({"origins": "http://a"}, "origins must be a sequence of strings, got 'http://a'"),
         ({"origins": ["localhost:3000"]}, "an origin is like 'http://localhost:5173', without a path, got"),
-        ({"hosts": ["models.example:80"]}, "a host is like 'models.example', without a port, got 'models.example:80'"),
+        ({"origins": None}, "origins must be a sequence of strings, got None"),
+        *(
+            ({"origins": [origin]}, f"without a path, got {origin!r}")
+            for origin in (
+                "http://a,b",
+                "http://a:b:c",
+                "http://a:b",
+                "http://münchen.de",
+                "http://[abc]",
+                "file://",
+                "*",
+            )
+        ),
+        *(
+            ({"origins": [origin]}, f"an origin must be as browsers send it, {sent!r}, got {origin!r}")
+            for origin, sent in {
+                "http://Models.Example": "http://models.example",
+                "http://a:80": "http://a",
+                "https://a:443": "https://a",
+                "http://a:": "http://a",
+                "http://a/": "http://a",
+                "http://user@a:5": "http://a:5",
+                "http://[::0:1]:5": "http://[::1]:5",
+            }.items()
+        ),
+        *(
+            ({"hosts": [host]}, f"a host is like 'models.example', without a port, got {host!r}")
+            for host in ("models.example:80", "*", "a,b", "user@host", "[abc]", "1.2.3", "", "münchen.de")
+        ),
         (
             {"language_models": {"tiny": "tiny.gguf"}},
             "must map names to pairs of a Decoder and a Vocabulary, got 'tiny.gguf'",
         ),
-        ({"host": "a b"}, "cannot listen on a b:0: Name or service not known; --host and --port take others"),
     ],
 )
 def test_wrong_arguments(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ow.MLError, match=re.escape(text)):
         ModelServer({"fixed": served_model("fixed")}, **options)
+
+
+@pytest.mark.parametrize(
+    ("host", "cause", "text"),
+    [
+        (
+            "a b",
+            socket.gaierror(-2, "No such name"),
+            "cannot listen on a b:0: No such name; --host and --port take others",
+        ),
+        ("a\0b", None, r"cannot listen on 'a\x00b:0': "),  # refused before the resolver is asked
+        ("é" * 70, None, "cannot listen on ééé"),
+    ],
+    ids=["unknown", "NUL", "long"],
+)
+def test_hosts_that_cannot_be_resolved(
+    host: str, cause: Exception | None, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if cause is not None:
+        monkeypatch.setattr(socket, "create_server", Mock(side_effect=cause))
+    with pytest.raises(ow.OperationError, match=re.escape(text)):
+        ModelServer({"fixed": served_model("fixed")}, host=host)
 
 
 def test_wrong_models() -> None:
@@ -811,6 +863,11 @@ def test_server_serves_once() -> None:
     with pytest.raises(ow.InvalidStateError, match="serves once"):
         server.run()
     server.close()
+    server = ModelServer({"fixed": served_model("fixed")})
+    server.stop()
+    with pytest.raises(ow.InvalidStateError, match="that has been stopped cannot be started"):
+        server.start()
+    server.run()  # ends at once, as a signal may come before
 
 
 # The command ----------------------------------------------------------------------------------------------------------
@@ -827,7 +884,9 @@ def test_files_of_arguments(tmp_path: Path) -> None:
     wrong: list[tuple[list[str], str | None, str]] = [
         (["x.onnx", "x=y.onnx"], None, "the model 'x' has version '1' twice"),
         (["x.onnx", "y.onnx"], "z", "--name is for one model"),
-        (["=x.onnx"], None, "a name and a version have characters: NAME:VERSION=FILE, got '=x.onnx'"),
+        (["=x.onnx"], None, "a name, a version and a file have characters: NAME:VERSION=FILE, got '=x.onnx'"),
+        (["x.onnx="], None, "a name, a version and a file have characters: NAME:VERSION=FILE, got 'x.onnx='"),
+        ([""], None, "a file has characters: FILE or NAME=FILE, got ''"),
         (["a:=x.onnx"], None, "NAME:VERSION=FILE, got 'a:=x.onnx'"),
         ([str(tmp_path / "a")], None, "has no NAME.onnx and no NAME/VERSION/model.onnx"),
     ]

@@ -566,7 +566,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_graphs_are_kept_by_origin(cache: Path) -> None:
-    origins = [ORIGIN, "http://localhost:80", "https://app.example"]
+    origins = [ORIGIN, "http://localhost:81", "https://app.example"]
     with Server(port=0, origins=origins, device="cpu", drafts=True) as server:
         for origin in [*origins, None]:
             kind = Client if origin else PlainClient

@@ -152,11 +152,10 @@ def files_of(texts: Sequence[str], name: str | None = None) -> dict[str, dict[st
         title, separator, file = text.partition("=")
         is_named = bool(separator) and not Path(text).exists()
         if is_named:
-            require(
-                all(title.split(":", 1)),
-                f"a name and a version have characters: NAME:VERSION=FILE, got {short_repr(text)}",
-            )
+            has_all = all(title.split(":", 1)) and bool(file)
+            require(has_all, f"a name, a version and a file have characters: NAME:VERSION=FILE, got {short_repr(text)}")
         else:
+            require(bool(text), "a file has characters: FILE or NAME=FILE, got ''")  # Path("") is this folder
             title, file = "", text
         path = Path(file)
         if path.is_dir() and not title:

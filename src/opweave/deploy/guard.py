@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..scale.http import error_response
+from ..support.origins import host_of
 
 Message = MutableMapping[str, Any]
 Application = Callable[[MutableMapping[str, Any], Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]],
@@ -34,7 +35,7 @@ class SiteGuard:
 
     def __init__(self, application: Application, host: str, hosts: Collection[str], origins: Collection[str]) -> None:
         self._application = application
-        self._hosts = frozenset(name.lower() for name in hosts) if is_loopback(host) else None
+        self._hosts = frozenset(_relative(name) for name in hosts) - {""} if is_loopback(host) else None
         self._origins = frozenset(origins)
         self.is_stopping = False
 
@@ -66,7 +67,7 @@ class SiteGuard:
         host, origin = headers.get(b"host", ""), headers.get(b"origin")
         if self._hosts is not None and host:
             name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-            if not is_loopback(name.strip("[]")) and name.lower() not in self._hosts:
+            if not is_loopback(name.strip("[]")) and _relative(name) not in self._hosts:
                 return f"the header Host must name this machine, as the server listens on it alone, got {name[:200]!r}"
         if origin is not None and origin not in self._origins:
             try:
@@ -79,6 +80,12 @@ class SiteGuard:
 
 
 @lru_cache(64)  # each client sends the same name with each request
+def _relative(name: str) -> str:
+    """A host's name in one spelling, without the dot at the end of absolute names; empty for what is no name."""
+    return host_of(name.removesuffix("."))
+
+
+@lru_cache(64)
 def is_loopback(host: str) -> bool:
     """Whether a name or address means this machine alone.
 

@@ -248,6 +248,8 @@ class ModelServer:
         True
         >>> server.close()
         """
+        if self._server.should_exit and not self._is_used:
+            raise InvalidStateError("a ModelServer that has been stopped cannot be started")
         self._use()
         started: Future[None] = Future()
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import socket
 
 from .errors import OperationError
+from .names import short_repr
+
+MAX_SHOWN = 253
+"""Maximum characters of a name in a message as it is: the longest name of DNS."""
 
 
 def listen_on(host: str, port: int, backlog: int, remedy: str) -> socket.socket:
@@ -12,11 +16,16 @@ def listen_on(host: str, port: int, backlog: int, remedy: str) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=backlog)
-    except (OSError, UnicodeError) as error:
+    except (
+        OSError,
+        UnicodeError,
+        TypeError,
+    ) as error:  # `socket` raises TypeError for names with NUL, or too long for IDNA
         text = getattr(error, "strerror", None) or str(error)
         # `create_server` appends the address. `os.strerror` has no texts for the numbers of names that cannot be resolved.
         reason = text.partition(" (while attempting to bind")[0]
-        raise OperationError(f"cannot listen on {host}:{port}: {reason}; {remedy}") from None
+        shown = f"{host}:{port}" if host.isprintable() and len(host) <= MAX_SHOWN else short_repr(f"{host}:{port}")
+        raise OperationError(f"cannot listen on {shown}: {reason}; {remedy}") from None
 
 
 __all__ = ["listen_on"]
