@@ -206,7 +206,17 @@ def test_metrics_of_tokens(server: ModelServer, client: Any) -> None:
         ({"n": 2}, "n is not supported here, got 2"),
         ({"logprobs": True}, "logprobs is not supported here, got True"),
         ({"frequency_penalty": 0.5}, "frequency_penalty is not supported here"),
-        ({"repeat_penalty": 0}, "repetition_penalty must be greater than 0, got 0"),
+        ({"repetition_penalty": 0, "repeat_penalty": None}, "repetition_penalty must be greater than 0, got 0"),
+        ({"repetition_penalty": None, "repeat_penalty": 0}, "repeat_penalty must be greater than 0, got 0"),
+        (
+            {"repeat_penalty": 5, "repetition_penalty": 1.5},
+            "repetition_penalty and repeat_penalty must be equal, got 1.5 and 5",
+        ),
+        ({"max_completion_tokens": 0}, "max_completion_tokens must be a positive integer, got 0"),
+        (
+            {"max_completion_tokens": 3, "max_tokens": 4},
+            "max_tokens and max_completion_tokens must be equal, got 4 and 3",
+        ),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools is not supported here"),
         ({"messages": []}, "messages must be a list of objects, got []"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "parts of a message must be texts"),
@@ -235,18 +245,43 @@ def test_wrong_requests_are_400(server: ModelServer, options: dict[str, Any], te
     assert text in error["message"]
 
 
-@pytest.mark.parametrize("name", ["embeddings", "models"])
-def test_unknown_addresses_have_the_form_of_openai(server: ModelServer, name: str) -> None:
-    status, error = failure(server, b"{}", name)
-    text = f"there is no POST '/v1/{name}' here, only POST /v1/chat/completions, POST /v1/completions, GET /v1/models"
+@pytest.mark.parametrize(
+    ("method", "address"),
+    [
+        ("POST", "/embeddings"),
+        ("POST", "/models"),
+        ("POST", "/models/"),
+        ("PUT", "/chat/completions"),
+        ("PATCH", "/x"),
+        ("OPTIONS", "/x"),
+        ("GET", ""),
+        ("GET", "/"),
+    ],
+)
+def test_unknown_addresses_have_the_form_of_openai(server: ModelServer, method: str, address: str) -> None:
+    status, error = failure(server, b"{}", address, method)
+    text = f"there is no {method} '/v1{address}' here, only POST /v1/chat/completions, POST /v1/completions, GET /v1/models"
     assert (status, error["message"]) == (404, text)
 
 
-def failure(server: ModelServer, body: bytes, path: str = "chat/completions") -> tuple[int, dict[str, Any]]:
+@pytest.mark.parametrize(
+    ("method", "address"),
+    [("POST", "/v1/chat/completions"), ("POST", "/v1/completions"), ("GET", "/v1/models"), ("GET", "/v1/models/tiny")],
+)
+def test_addresses_with_a_slash_at_the_end_are_redirected(server: ModelServer, method: str, address: str) -> None:
+    with closing(HTTPConnection(server.url.removeprefix("http://"))) as connection:
+        connection.request(method, f"{address}/?a=1", b"{}")
+        response = connection.getresponse()
+        assert (response.status, response.headers["location"]) == (307, f"{server.url}{address}?a=1")
+
+
+def failure(
+    server: ModelServer, body: bytes, path: str = "/chat/completions", method: str = "POST"
+) -> tuple[int, dict[str, Any]]:
     from urllib.error import HTTPError
 
     with pytest.raises(HTTPError) as caught:
-        urlopen(Request(f"{server.url}/v1/{path}", body))
+        urlopen(Request(f"{server.url}/v1{path}", body, method=method))
     return caught.value.code, json.loads(caught.value.read())["error"]
 
 
@@ -269,7 +304,7 @@ def test_bodies_that_are_no_requests(server: ModelServer, body: bytes, text: str
 def test_wrong_prompts_of_tokens(server: ModelServer) -> None:
     for prompt in ([], [1, 99999], [True], [1.5], None, 7):
         body = json.dumps({"model": "tiny", "prompt": prompt}).encode()
-        assert failure(server, body, "completions")[0] == 400
+        assert failure(server, body, "/completions")[0] == 400
 
 
 def test_bodies_have_a_limit(server: ModelServer) -> None:
@@ -331,4 +366,17 @@ def test_chat_serve_is_a_command(path: Path) -> None:
 )
 def test_chat_options_that_do_not_fit(options: list[str], text: str, path: Path) -> None:
     result = CliRunner().invoke(app, ["chat", str(path), *options])
+    assert text in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--origin", "http://a/"], "an origin must be as browsers send it, 'http://a', got 'http://a/'"),
+        (["--allow-host", "a:1"], "a host is like 'models.example', without a port, got 'a:1'"),
+        (["--host", "a\0"], "cannot listen on 'a\\x00:8000'"),
+    ],
+)
+def test_chat_serve_checks_options_before_it_reads_the_model(options: list[str], text: str) -> None:
+    result = CliRunner().invoke(app, ["chat", "missing.gguf", "--serve", *options])
     assert text in str(result.exception)

@@ -18,6 +18,8 @@ from rich.text import Text
 
 from ..support.errors import DataError, ValidationError, require
 from ..support.names import short_repr
+from ..support.origins import check_hosts, check_origins
+from ..support.sockets import listen_on
 from .chat_commands import ChatLines, schema_of
 from .common import PrecisionName, Verbose, app, console, errors, options_set
 
@@ -124,7 +126,12 @@ def chat(
         require(not unused, f"--serve takes no {', '.join(unused)}: requests have them")
         from ..deploy import ModelServer  # fails here if the extra is missing
         from ..scale.protocol import default_name
-    Sampler(**options)  # wrong options fail before the model is loaded
+
+        # Wrong options fail before the model is loaded.
+        check_origins(origin or [])
+        check_hosts(allow_host or [])
+        listen_on(host, port, 1, "--host and --port take others").close()
+    Sampler(**options)
     if json_schema:
         schema_of(json_schema)
     options |= {"limit": limit, "stop": stop or [], "json_schema": json_schema}

@@ -19,14 +19,14 @@ from uuid import uuid4
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request as HTTPRequest
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Match, Route
 
 from ..chat import Decoder, Grammar, Reply, Sampler, Vocabulary
 from ..chat.generation import generate
 from ..scale.http import body_of, kind_of
 from ..support.cache import Cache
-from ..support.errors import MLError, require
+from ..support.errors import MLError, ValidationError, require
 from ..support.names import short_repr
 from .metrics import ServerMetrics
 
@@ -51,8 +51,8 @@ MAX_GRAMMARS = 16
 SAMPLING = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "min_p": 0.0, "repetition_penalty": 1.0}
 """Options of `Sampler` that a request may have, and their defaults: those of `opweave chat`."""
 
-SPELLINGS = {"repeat_penalty": "repetition_penalty"}
-"""Names of options in llama.cpp's server -> those of `SAMPLING`."""
+SPELLINGS = {"repetition_penalty": "repeat_penalty", "max_tokens": "max_completion_tokens"}
+"""Options -> their names in llama.cpp's server, and in newer versions of OpenAI's API."""
 
 log = logging.getLogger("opweave")
 
@@ -82,6 +82,32 @@ class RequestError(Exception):
     def __init__(self, text: str, status: int = 400, code: str | None = None) -> None:
         super().__init__(text)
         self.status, self.code = status, code
+
+
+class _NotServed:
+    """An ASGI application for addresses that are not served: `Route` passes requests of all methods to it.
+
+    As Starlette does, it redirects a path that is served without the slash at its end.
+    """
+
+    def __init__(self, served: Sequence[Route]) -> None:
+        self._served = served
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request."""
+        http = HTTPRequest(scope)
+        other = {**scope, "path": http.url.path.removesuffix("/")}
+        if other["path"] != http.url.path and any(route.matches(other)[0] is Match.FULL for route in self._served):
+            response = _without_slash(http)
+        else:
+            there = "POST /v1/chat/completions, POST /v1/completions, GET /v1/models"
+            text = f"there is no {http.method} {short_repr(http.url.path)} here, only {there}"
+            response = _error_response(RequestError(text, 404))
+        await response(scope, receive, send)
+
+
+def _without_slash(http: HTTPRequest) -> Response:
+    return RedirectResponse(http.url.replace(path=http.url.path.removesuffix("/")))
 
 
 @dataclass
@@ -237,12 +263,18 @@ class ChatRoutes:
 
     def routes(self) -> list[Route]:
         """The routes."""
+        served = self._served()
+        return [
+            *served,
+            *(Route(path, _NotServed(served)) for path in ("/v1", "/v1/{path:path}")),
+        ]
+
+    def _served(self) -> list[Route]:
         return [
             Route("/v1/chat/completions", self._answering(self._chat), methods=["POST"]),
             Route("/v1/completions", self._answering(self._text), methods=["POST"]),
             Route("/v1/models", self._listing),
             Route("/v1/models/{name:path}", self._answering(self._model)),
-            Route("/v1/{path:path}", self._answering(self._nothing), methods=["GET", "POST", "DELETE"]),
         ]
 
     def _answering(self, handler: Callable[[HTTPRequest], Awaitable[Response]]) -> Callable[[HTTPRequest], Any]:
@@ -263,12 +295,11 @@ class ChatRoutes:
         return JSONResponse({"object": "list", "data": [self._entry(name) for name in self._queues]})
 
     async def _model(self, http: HTTPRequest) -> Response:
-        self._queue(http.path_params["name"])
-        return JSONResponse(self._entry(http.path_params["name"]))
-
-    async def _nothing(self, http: HTTPRequest) -> Response:
-        there = "POST /v1/chat/completions, POST /v1/completions, GET /v1/models"
-        raise RequestError(f"there is no {http.method} {short_repr(http.url.path)} here, only {there}", 404)
+        name = http.path_params["name"]
+        if name not in self._queues and (name == "" or name.removesuffix("/") in self._queues):
+            return _without_slash(http)
+        self._queue(name)
+        return JSONResponse(self._entry(name))
 
     def _entry(self, name: str) -> dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created, "owned_by": "opweave"}
@@ -291,19 +322,16 @@ class ChatRoutes:
         for name, values in REFUSED.items():
             if name in message and message[name] not in values:
                 raise RequestError(f"{name} is not supported here, got {short_repr(message[name])}")
-        options: dict[str, Any] = message
-        return {SPELLINGS.get(option, option): value for option, value in options.items()}
+        return message
 
     async def _chat(self, http: HTTPRequest) -> Response:
         message = await self._read(http)
         queue = self._queue(message.get("model"))
         messages, vocabulary = _messages(message.get("messages")), queue.vocabulary
-        limit = message.get("max_completion_tokens")
-        limit = message.get("max_tokens") if limit is None else limit
         completion = self._completion(
             message,
             lambda: vocabulary.encode(vocabulary.render(messages)),
-            self._defaults["max_tokens"] if limit is None else limit,
+            self._defaults["max_tokens"],
             _schema(message.get("response_format")),
         )
         return await self._run(http, message, queue, completion, is_chat=True)
@@ -322,23 +350,31 @@ class ChatRoutes:
             require(fits, f"prompt must be a text, or tokens in [0, {words}), got {short_repr(prompt)}")
             return list(prompt)
 
-        limit = message.get("max_tokens")
-        completion = self._completion(message, encode, DEFAULT_TOKENS if limit is None else limit, None)
+        completion = self._completion(message, encode, DEFAULT_TOKENS, None)
         return await self._run(http, message, queue, completion, is_chat=False)
 
     def _completion(
-        self, message: Mapping[str, Any], encode: Callable[[], list[int]], limit: Any, schema: Mapping[str, Any] | None
+        self,
+        message: Mapping[str, Any],
+        encode: Callable[[], list[int]],
+        default_limit: Any,
+        schema: Mapping[str, Any] | None,
     ) -> Completion:
         """Check the options of a request."""
+        title, limit = _option(message, "max_tokens", default_limit)
         is_count = isinstance(limit, int) and not isinstance(limit, bool) and limit > 0
-        require(is_count, f"max_tokens must be a positive integer, got {short_repr(limit)}")
+        require(is_count, f"{title} must be a positive integer, got {short_repr(limit)}")
         stop = message.get("stop")
         texts = [stop] if isinstance(stop, str) else [] if stop is None else stop
         fits = isinstance(texts, list) and len(texts) <= MAX_STOP and all(isinstance(t, str) and t for t in texts)
         require(fits, f"stop must be a text, or a list of at most {MAX_STOP}, got {short_repr(stop)}")
-        chosen = {name: message[name] for name in SAMPLING if message.get(name) is not None}
-        sampling = {name: chosen.get(name, self._defaults[name]) for name in SAMPLING}
-        Sampler(**sampling)  # refuses values out of range
+        options = {name: _option(message, name, self._defaults[name]) for name in SAMPLING}
+        sampling = {name: value for name, (_, value) in options.items()}
+        try:
+            Sampler(**sampling)  # refuses values out of range
+        except ValidationError as error:
+            name, space, text = str(error).partition(" ")
+            raise ValidationError(f"{options[name][0]}{space}{text}") from None
         seed = message.get("seed")
         is_seed = seed is None or (isinstance(seed, int) and not isinstance(seed, bool))
         require(is_seed, f"seed must be an integer, got {short_repr(seed)}")
@@ -414,6 +450,17 @@ class ChatRoutes:
                 yield b"data: %s\n\n" % json.dumps({"error": _error_of(error)}).encode()
 
         return EventStream(stream(), lambda: end(ClientDisconnect()))
+
+
+def _option(message: Mapping[str, Any], name: str, default: Any) -> tuple[str, Any]:
+    """The name that a request has for an option, and its value. Null is the default; values of two names must be equal."""
+    names = [title for title in (name, SPELLINGS.get(name)) if title is not None and message.get(title) is not None]
+    if not names:
+        return name, default
+    values = [message[title] for title in names]
+    rule = f"{' and '.join(names)} must be equal, got {' and '.join(map(short_repr, values))}"
+    require(all(value == values[0] for value in values), rule)
+    return names[0], values[0]
 
 
 class EventStream(StreamingResponse):
