@@ -457,10 +457,18 @@ def test_attribute_error_names_function_elsewhere() -> None:
         AttributeError, match=r"no attribute 'softmax'; it is an operation of WebNN: opweave.ops.softmax$"
     ):
         xp.softmax  # noqa: B018
-    for name, hint in {"svd": "linalg.svd", "concatenate": "concat", "linspce": "linspace"}.items():
+    hints = {
+        "svd": "linalg.svd",
+        "concatenate": "concat",
+        "arccos": "acos",
+        "invert": "bitwise_invert",
+        "cumsum": "cumulative_sum",
+    }
+    for name, hint in (hints | {"linspce": "linspace", "cumulative_summ": "cumulative_sum"}).items():
         with pytest.raises(AttributeError, match=rf"has no attribute '{name}'; did you mean {hint}\?$"):
             getattr(xp, name)
-    for name in ("argwhere", "int16", "median"):
+    # NumPy's functions, and data types of WebNN, are no misspellings of others.
+    for name in ("argwhere", "int16", "median", "isin", "hstack", "bfloat16", "uint4"):
         with pytest.raises(AttributeError, match=rf"has no attribute '{name}'$"):
             getattr(xp, name)
 

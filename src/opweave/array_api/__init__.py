@@ -18,6 +18,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+from ..core.dtypes import INFO
 from ..lazy.assignment import copy_of
 from ..ops import Operations
 from ..support import hints
@@ -93,13 +96,13 @@ def __array_namespace_info__() -> Info:  # noqa: N807  (the standard's name)
 _EXTENSIONS = {"linalg": linalg, "fft": fft}
 
 _NUMPY_NAMES = {
-    "amax": "max", "amin": "min", "array": "asarray", "average": "mean", "concatenate": "concat", "cumprod": "cumulative_prod",
-    "cumsum": "cumulative_sum", "dot": "matmul", "power": "pow", "unique": "unique_values",
+    "amax": "max", "amin": "min", "array": "asarray", "average": "mean", "cumprod": "cumulative_prod",
+    "cumsum": "cumulative_sum", "dot": "matmul", "unique": "unique_values",
 }  # fmt: skip
-"""Functions of NumPy -> those of the standard that do the same."""
+"""Functions of NumPy -> functions of the standard that replace them in most programs, with other rules for arguments.
 
-_CLOSENESS = 0.85
-"""The least closeness of a name that is suggested. Those of int16 and int64, and of median and mean, have 0.8."""
+`matmul` takes no scalars, and pairs stacks of matrices, where `dot` combines all; `cumsum` and `cumprod` flatten arrays
+without an axis; `mean` has no weights; `asarray` shares memory by default; `unique_values` returns nothing else."""
 
 
 def __getattr__(name: str) -> Any:
@@ -112,8 +115,20 @@ def _hint_of(name: str) -> str:
     if name in Operations.listing():
         return f"; it is an operation of WebNN: opweave.ops.{name}"
     elsewhere = [f"{part}.{name}" for part, module in _EXTENSIONS.items() if name in module.__all__]
-    guess = elsewhere[0] if elsewhere else _NUMPY_NAMES.get(name) or hints.similar(name, __all__, _CLOSENESS)
+    guess = elsewhere[0] if elsewhere else _NUMPY_NAMES.get(name) or _alias_of(name)
+    if not guess and name not in dir(np) and name not in INFO:  # those of other libraries are no misspellings
+        guess = hints.similar(name, __all__)
     return f"; did you mean {guess}?" if guess else ""
+
+
+def _alias_of(name: str) -> str:
+    """The standard's name of a function of NumPy, which has both names; empty if there is none.
+
+    >>> _alias_of("concatenate"), _alias_of("arccos"), _alias_of("hstack")
+    ('concat', 'acos', '')
+    """
+    function = vars(np).get(name)
+    return next((other for other in __all__ if function is not None and vars(np).get(other) is function), "")
 
 
 @array_namespace.provide
