@@ -66,6 +66,13 @@ def test_predictor_of_no_rows_keeps_sizes_of_inputs() -> None:
     blocks = [predict({"x": np.ones((rows, 3, 4), np.float32)})["y"] for rows in (2, 0)]
     assert np.concatenate(blocks).shape == (2, 3, 4)
     assert predict({"x": np.empty(0, object)})["y"].shape == (0, 0, 4)
+    unranked = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    unranked.graph.input[0].type.tensor_type.ClearField("shape")
+    assert Predictor(unranked.SerializeToString(), axes={"y": 1})({"x": np.ones((0, 3), np.float32)})["y"].shape == (
+        0,
+        0,
+        4,
+    )
 
 
 def test_predictor_keeps_precision_in_other_processes() -> None:

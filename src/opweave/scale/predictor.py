@@ -180,8 +180,8 @@ class Predictor:
         return whole
 
     def _sizes_of(self, feed: Mapping[str, np.ndarray]) -> dict[int | str | None, int]:
-        """The sizes of the inputs' named dimensions."""
-        shapes = [(argument.dims or (), feed[argument.name].shape) for argument in self._inputs.values()]
+        """The sizes of the inputs' named dimensions; inputs without a declared rank have none."""
+        shapes = [(a.dims, feed[a.name].shape) for a in self._inputs.values() if a.dims is not None]
         return {
             dim: size for dims, shape in shapes for dim, size in zip(dims, shape, strict=True) if isinstance(dim, str)
         }
