@@ -186,7 +186,7 @@ def choose(
     In the order of the names, a way replaces the way that is chosen so far if the quartiles of the ratios of their times in
     each round say so (`ratios.factor`), in all conditions. So among equal ways, the default is chosen, or else the simplest.
     A way that takes longer to build must save this time within `PAYBACK_RUNS` or `PAYBACK_SECONDS`. A shorter build is no
-    reason to replace a way: builds are measured once or twice, and the first way is the simplest.
+    reason to replace a way: builds are measured only once or twice.
 
     Args:
         names: the names of the ways, the default first, then the simplest.

@@ -66,9 +66,8 @@ class Batcher(Generic[Item, Result]):
                 await self._collect()
                 count = min(self._batch, len(self._queue))
                 taken = [self._queue.popleft() for _ in range(count)]
-                waiting = [
-                    (item, future) for _, item, future in taken if not future.done()
-                ]  # callers of the others have left
+                # Callers whose futures are done have left.
+                waiting = [(item, future) for _, item, future in taken if not future.done()]
                 if not waiting:
                     self._free.release()
                     continue

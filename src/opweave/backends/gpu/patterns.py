@@ -51,7 +51,7 @@ class AttentionMatch:
         operands: other operands of the scores.
         changes: element-wise operations on a score, in order.
         permutation: permutation of the result's axes; empty for none.
-        zeroes: whether NaN in weights, which a query gets that sees no key, are replaced by 0.
+        zeroes: whether weights of NaN are replaced by 0. A query that sees no key has such weights.
     """
 
     nodes: tuple[Node, ...]
