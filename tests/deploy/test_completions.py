@@ -202,6 +202,7 @@ def test_metrics_of_tokens(server: ModelServer, client: Any) -> None:
     ("options", "text"),
     [
         ({"temperature": -1}, "temperature must be 0 or more, got -1"),
+        ({"temperature": 10**400}, "temperature must be in the range of float64, got an integer of"),
         ({"top_p": "x"}, "top_p must be a number, got 'x'"),
         ({"n": 2}, "n is not supported here, got 2"),
         ({"logprobs": True}, "logprobs is not supported here, got True"),

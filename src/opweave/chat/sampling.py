@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,6 +85,8 @@ class Sampler:
         for name, value in numbers.items():
             require(isinstance(value, (int, float, np.number)) and not isinstance(value, bool),
                     f"{name} must be a number, got {short_repr(value)}")  # fmt: skip
+            is_in_range = not isinstance(value, int) or abs(value) <= sys.float_info.max
+            require(is_in_range, f"{name} must be in the range of float64, got {short_repr(value)}")
         require(is_integer(top_k), f"top_k must be an integer, got {short_repr(top_k)}")
         require(0 <= temperature < np.inf, f"temperature must be 0 or more, got {short_repr(temperature)}")
         require(top_k >= 0, f"top_k must be 0 or more, got {short_repr(top_k)}")
