@@ -176,7 +176,7 @@ def _read_exactly(operand: Operand) -> Values:
 
 
 def _wrap_below_0(value: Dimension, data_type: DataType) -> Dimension:
-    """What a formula of an unsigned type wraps around to that is negative for all sizes, though not equally often."""
+    """Wrap a formula of an unsigned type around that is negative for all sizes, though not equally often for all of them."""
     info = INFO[data_type]
     if info.kind == "i" or not isinstance(value, Size) or interval(value)[1] >= 0:
         return value
