@@ -2,8 +2,9 @@
 
 import gc
 import pickle
+from collections import defaultdict
 from collections.abc import Callable
-from functools import lru_cache, reduce
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,7 @@ def test_lower_bound_of_deep_and_wide_formulas(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(size_bounds, "_expand", counted)
     formula: Any = N
-    for divisor in range(2, 12):
+    for divisor in range(2, 8):
         formula = smaller(M // divisor + formula, formula * M - 2)
     assert lower_bound(formula) <= 0
     names = [Size(f"k{k}") for k in range(40)]
@@ -167,15 +168,35 @@ def test_deepest_formulas_are_evaluated(kind: str) -> None:
     ("step", "rule"),
     [
         (lambda size: (size + 1) // 2, "at most 50 nested calls, got 51"),
-        (lambda size: size % 5 + size % 3, "at most 65536 characters, got "),  # each remainder doubles it
-        (lambda size: size * size, "at most 65536 characters, got 131072"),
+        (lambda size: size % 5 + size % 3, "at most 4096 names and calls, got "),  # each remainder doubles it
+        (lambda size: size * size, "at most 4096 names and calls, got 8192"),
+        (lambda size: size**4097, "at most 4096 names and calls, got 4097"),
+        (lambda size: sum((Size(f"x{k}") for k in range(100)), size) // 2, "at most 4096 names and calls, got "),
+        (lambda size: size * Size("long" * 250), "at most 65536 characters, got 66001"),
+        (lambda size: size * 10**300, "integers of at most 2048 bits, got 2990"),
+        (lambda size: size // 10**5000, "integers of at most 2048 bits, got 16610"),
         (lambda size: size / 2 + 1, "at most 50 nested calls, got 51"),
-        (lambda size: (size / 2) * size, "at most 1000 calls, got 1022"),
+        (lambda size: (size / 2) * size, "at most 4096 names and calls, got 6142"),
+        (lambda size: size**0.5 + Size("long" * 500) % 3, "at most 65536 characters, got "),
+        (lambda size: size * 0.5 * 10**5000, "integers of at most 2048 bits, got 16610"),
     ],
 )
 def test_formulas_are_limited(step: Callable[[Any], Any], rule: str) -> None:
+    sizes: list[Any] = [N]
+
+    def build() -> None:
+        while len(sizes) < 1100:
+            sizes.append(step(sizes[-1]))
+
     with pytest.raises(ow.ValidationError, match=f"a formula of sizes must have {rule}"):
-        reduce(lambda size, _: step(size), range(1000), N)
+        build()
+    numbers: dict[str, int] = defaultdict(lambda: 2)
+    assert len({nested(300, sizes[-1].at, numbers) for _ in range(2 * COMPILED_AT)}) == 1
+
+
+def nested(depth: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function below `depth` further frames."""
+    return nested(depth - 1, function, *arguments) if depth else function(*arguments)
 
 
 def test_size_at_agrees_with_python() -> None:

@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 from ..support import lazy_imports
 from ..support.errors import ValidationError
 from .size_values import values_at, values_in_scope
-from .sizes import MAX_DEPTH, Question, Size, Symbol, current_scope, decide_without_scope
+from .sizes import (
+    Question,
+    Size,
+    Symbol,
+    characters_of,
+    check_characters,
+    check_count,
+    check_depth,
+    check_integers,
+    count_of,
+    current_scope,
+    decide_without_scope,
+    depth_of,
+)
 
 Formula: TypeAlias = "tuple[Any, ...] | float | Size"
 """A number, a size, or the name of a function and its arguments, which are formulas."""
@@ -28,10 +41,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "log": math.log,
 }
 """Functions of Python by their names in formulas."""
-
-
-MAX_CALLS = 1000
-"""Maximum number of calls in a formula. Each square doubles it, and graphs may be those of strangers."""
 
 
 def evaluate(formula: Any) -> Any:
@@ -76,14 +85,18 @@ def _operand_text(formula: Any) -> str:
     return text if is_whole or (isinstance(formula, (int, float)) and formula >= 0) else f"({text})"
 
 
-def _extent_of(formula: Any) -> tuple[int, int]:
-    """The number of nested calls in a formula, and the number of all calls."""
+def _extent_of(formula: Any) -> tuple[int, int, int]:
+    """The number of nested calls in a formula, the number of all names and calls, and the length of the names."""
     if isinstance(formula, RealSize):
         return formula._extent
+    if isinstance(formula, Size):
+        return depth_of(formula), count_of(formula), characters_of(formula)
+    if isinstance(formula, int):
+        check_integers([formula])
     if not isinstance(formula, tuple):
-        return 0, 0
-    depths, calls = zip(*map(_extent_of, formula), strict=True)
-    return 1 + max(depths), 1 + sum(calls)
+        return 0, 0, 0
+    depths, counts, characters = zip(*map(_extent_of, formula), strict=True)
+    return 1 + max(depths), 1 + sum(counts), sum(characters)
 
 
 class RealSize(Symbol):
@@ -101,11 +114,10 @@ class RealSize(Symbol):
     __slots__ = ("_extent", "formula")
 
     def __init__(self, *formula: Any) -> None:
-        depths, calls = zip(*map(_extent_of, formula), strict=True)
-        self._extent = depth, count = 1 + max(depths), 1 + sum(calls)
-        if depth > MAX_DEPTH or count > MAX_CALLS:
-            limit, number = (f"{MAX_DEPTH} nested", depth) if depth > MAX_DEPTH else (str(MAX_CALLS), count)
-            raise ValidationError(f"a formula of sizes must have at most {limit} calls, got {number}")
+        self._extent = depth, count, characters = _extent_of(formula)
+        check_depth(depth)
+        check_count(count)
+        check_characters(characters)
         self.formula: tuple[Any, ...] = tuple(item.formula if isinstance(item, RealSize) else item for item in formula)
 
     def at(self, sizes: Mapping[str, int]) -> float:

@@ -8,7 +8,10 @@ from math import inf, prod
 from typing import TypeAlias
 
 from .size_values import variables_in
-from .sizes import MAX_INTERVALS, MAX_TERMS, Dimension, Factor, divide_bound, order_of
+from .sizes import MAX_INTERVALS, Dimension, Factor, divide_bound, order_of
+
+MAX_EXPANDED = 1000
+"""Maximum number of terms of an expanded product: that of k names has 2**k terms."""
 
 Expansion: TypeAlias = dict[tuple[Factor, ...], float]
 """Coefficients by their factors, each of which stands for its excess over its least value."""
@@ -48,7 +51,7 @@ def _expand(factors: Sequence[Factor], coefficient: int) -> Expansion | None:
         for key, value in product.items():
             expanded[*key, factor] = expanded.get((*key, factor), 0) + value
         product = expanded
-        if len(product) > MAX_TERMS:  # the product of k names has 2**k terms
+        if len(product) > MAX_EXPANDED:
             return {(): coefficient * prod(least)} if coefficient > 0 and min(least) >= 0 else None
     return product
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .sizes import Dimension, Size, call_of, variables_of
+from .sizes import Dimension, Factor, Size, add, call_of, multiply, variables_of
 
 
 class HasSizes(ABC):
@@ -66,17 +66,15 @@ def rename(dimension: Dimension, names: Mapping[str, str]) -> Dimension:
     """
     if isinstance(dimension, int):
         return dimension
-    total: Any = 0
-    for factors, coefficient in dimension.terms:
-        product: Any = coefficient
-        for factor in factors:
-            if factor.arguments:
-                product = product * call_of(factor.kind, *[rename(argument, names) for argument in factor.arguments])
-            else:
-                product = product * Size(names[factor.text])
-        total = total + product
-    renamed: Dimension = total
-    return renamed
+
+    def renamed(factor: Factor) -> Dimension:
+        if factor.arguments:
+            return call_of(factor.kind, *[rename(argument, names) for argument in factor.arguments])
+        return Size(names[factor.text])
+
+    products = [multiply(coefficient, *map(renamed, factors)) for factors, coefficient in dimension.terms]
+    total: Dimension = add(*products)
+    return total
 
 
 def match_sizes(pairs: Iterable[tuple[Iterable[Any], Iterable[int]]]) -> dict[str, int] | None:

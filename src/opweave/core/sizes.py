@@ -11,7 +11,7 @@ equal if their normal forms are, and asking for an unknown order is an error.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from itertools import count
@@ -39,15 +39,24 @@ MAX_INTERVALS = 4096
 COMPILED_AT = 8
 """The evaluation of a formula before which its code is compiled. An estimate."""
 
-MAX_TERMS = 1000
-"""Maximum number of terms of a formula. Products grow exponentially, and a graph may come from an untrusted file."""
+MAX_FACTORS = 4096
+"""Maximum number of names and calls in a formula, with those in arguments of calls. Squares double it, and remainders:
+n % 8 is n - n // 8 * 8. A graph may come from an untrusted file. A shape of four sizes that are cast to int8 needs 1,618.
+"""
 
 MAX_CHARACTERS = 2**16
-"""Maximum length of the factors of a formula. Each remainder doubles it, as n % 8 is n - n // 8 * 8, and each square."""
+"""Maximum length of the names and calls in a formula: names may be long."""
+
+MAX_BITS = 2048
+"""Maximum number of bits of an integer in a formula. These are 617 digits; CPython can be set to refuse more than 640."""
 
 MAX_DEPTH = 50
 """Maximum number of nested calls in a formula. Each takes up to three parentheses of code, of which CPython's parser refuses
 200, and up to eight of the 1000 frames that Python allows."""
+
+MAX_OPERATORS = 8
+"""Maximum number of operators of a sum or product in code; longer ones are calls. CPython's compiler recurses for each of
+them, and may do so about 3000 times."""
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The scope of comparisons
@@ -149,17 +158,24 @@ class UnknownName(str):
 
 
 class Factor:
-    """A factor of a term: a name, a call, or a size without a formula. Factors are equal if kind and text are."""
+    """A factor of a term: a name, a call, or a size without a formula. Factors are equal if kind and text are.
 
-    __slots__ = ("_bounds", "_hash", "arguments", "depth", "kind", "text")
+    Attributes:
+        depth: the number of nested calls.
+        count: the number of names and calls, with those in arguments.
+        key: the key by which factors are sorted.
+    """
+
+    __slots__ = ("_bounds", "_hash", "arguments", "count", "depth", "key", "kind", "text")
 
     def __init__(self, kind: str, text: str, arguments: tuple[Dimension, ...] = ()) -> None:
         self.kind, self.text, self.arguments = kind, text, arguments
-        self.depth = 1 + max(map(_depth_of, arguments)) if arguments else 0
-        if self.depth > MAX_DEPTH:
-            raise ValidationError(f"a formula of sizes must have at most {MAX_DEPTH} nested calls, got {self.depth}")
+        self.depth = 1 + max(map(depth_of, arguments)) if arguments else 0
+        check_depth(self.depth)
+        self.count = 1 + sum(map(count_of, arguments))
         self._bounds: Interval | None = None
-        self._hash = hash((kind, text))
+        self.key = text, kind
+        self._hash = hash(self.key)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Factor) and (self.kind, self.text) == (other.kind, other.text)
@@ -196,9 +212,8 @@ class Factor:
         return min(lows), max(highs)
 
 
-def order_of(factor: Factor) -> tuple[str, str]:
-    """The key by which factors are sorted."""
-    return factor.text, factor.kind
+order_of = operator.attrgetter("key")
+"""The key by which factors are sorted."""
 
 
 Term: TypeAlias = tuple[tuple[Factor, ...], int]
@@ -228,25 +243,42 @@ def remainder_of_numbers(kind: str, a: Any, b: Any) -> Any:
     return a % b if kind == "%" else a - b * quotient_of_numbers(a, b)
 
 
+def add(*items: Any) -> Any:
+    """The sum of numbers or sizes. Halves are added: each sum of sizes takes time for all its terms."""
+    if len(items) <= MAX_OPERATORS + 1:
+        return sum(items)
+    return add(*items[: len(items) // 2]) + add(*items[len(items) // 2 :])
+
+
+def multiply(*items: Any) -> Any:
+    """The product of numbers or sizes. Halves are multiplied: each product of sizes takes time for all its factors."""
+    if len(items) <= MAX_OPERATORS + 1:
+        return prod(items)
+    return multiply(*items[: len(items) // 2]) * multiply(*items[len(items) // 2 :])
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "unknown": UnknownName,
     "broadcast": _broadcast,
     "max": max,
     "min": min,
+    "floordiv": operator.floordiv,
     "quotient": quotient_of_numbers,
     "remainder": lambda a, b: remainder_of_numbers("%", a, b),
     "fmod": lambda a, b: remainder_of_numbers("fmod", a, b),
+    "add": add,
+    "multiply": multiply,
 }
 """The functions that the source of a size calls, by name."""
 
 _SOURCES = {
-    "//": "({}) // ({})",
-    "&": "({}) & ({})",
+    "//": "floordiv({}, {})",
+    "&": "({} & {})",
     "/": "quotient({}, {})",
     "%": "remainder({}, {})",
-    "<": "int(({}) < ({}))",
-    "==": "int(({}) == ({}))",
-    "where": "({1}) if ({0}) else ({2})",
+    "<": "int({} < {})",
+    "==": "int({} == {})",
+    "where": "({1} if {0} else {2})",
 }
 """The source of calls, by kind. A kind that is not here is the name of a function."""
 
@@ -465,7 +497,7 @@ class Size(Symbol):
         terms = terms_of(other)
         if terms is None:
             return lazy_imports.compute_real("*", self, other)
-        _check_terms(len(self.terms) * len(terms))
+        check_count(_product_count(self.terms, terms.items()))
         product: Terms = {}
         for left, a in self.terms:
             for right, b in terms.items():
@@ -488,10 +520,9 @@ class Size(Symbol):
     def __pow__(self, other: Any) -> Any:
         if not isinstance(other, int) or other < 0:
             return lazy_imports.compute_real("**", self, other)
-        power: Any = 1
-        for _ in range(other):
-            power = power * self
-        return power
+        # The term with the most factors remains in the power: no other term cancels it out.
+        check_count(other * max([_count([term]) for term in self.terms]))
+        return multiply(*[self] * other)
 
     def __and__(self, other: Any) -> Any:
         return NotImplemented if terms_of(other) is None else call_of("&", self, _dimension_of(other))
@@ -607,10 +638,18 @@ def source_of(dimension: Dimension) -> str:
     """Python's expression for the number; `s` has the sizes by name."""
     if not isinstance(dimension, Size):
         return str(dimension)
-    return " + ".join(
-        "*".join([str(coefficient), *(f"({factor.source()})" for factor in factors)])
+    products = [
+        _operation("*", "multiply", [str(coefficient), *[factor.source() for factor in factors]])
         for factors, coefficient in dimension.terms
-    )
+    ]
+    return _operation("+", "add", products)
+
+
+def _operation(operator: str, function: str, operands: Sequence[str]) -> str:
+    """The source of a sum or product."""
+    if len(operands) <= MAX_OPERATORS + 1:
+        return f" {operator} ".join(operands)
+    return f"{function}({', '.join(operands)})"
 
 
 def function_of(sources: Sequence[str]) -> Callable[[Mapping[str, int]], tuple[int, ...]]:
@@ -656,8 +695,9 @@ def size_of(terms: Terms) -> Dimension:
     remaining = {factors: coefficient for factors, coefficient in terms.items() if coefficient}
     if remaining.keys() <= {()}:
         return remaining.get((), 0)
-    _check_terms(len(remaining))
-    _check_characters(remaining)
+    check_count(_count(remaining.items()))
+    check_characters(_characters(remaining))
+    check_integers(remaining.values())
     ordered: Iterable[Term] = remaining.items()
     if len(remaining) > 1:
         ordered = sorted(ordered, key=lambda term: (-len(term[0]), [order_of(factor) for factor in term[0]]))
@@ -666,6 +706,7 @@ def size_of(terms: Terms) -> Dimension:
 
 def call_of(kind: str, *arguments: Dimension) -> Dimension:
     """The size that a function of sizes gives, one that is no polynomial."""
+    check_integers([argument for argument in arguments if isinstance(argument, int)])
     if kind in _INFIX:
         left, right = arguments
         first = f"({left})" if isinstance(left, Size) and not _is_product(left) else left
@@ -702,15 +743,40 @@ class _Evaluation:
         return self._function(sizes)
 
 
-def _depth_of(dimension: Dimension) -> int:
+def depth_of(dimension: Dimension) -> int:
     """The number of nested calls in a formula."""
     if not isinstance(dimension, Size):
         return 0
     return max([factor.depth for factors, _ in dimension.terms for factor in factors], default=0)
 
 
+def count_of(dimension: Dimension) -> int:
+    """The number of names and calls in a formula."""
+    return _count(dimension.terms) if isinstance(dimension, Size) else 0
+
+
+def characters_of(dimension: Dimension) -> int:
+    """The length of the names and calls in a formula."""
+    return _characters([factors for factors, _ in dimension.terms]) if isinstance(dimension, Size) else 0
+
+
+def _count(terms: Iterable[Term]) -> int:
+    return sum([factor.count for factors, _ in terms for factor in factors])
+
+
+def _characters(products: Iterable[tuple[Factor, ...]]) -> int:
+    return sum([len(factor.text) for factors in products for factor in factors])
+
+
+def _product_count(left: Collection[Term], right: Collection[Term]) -> int:
+    """The number of names and calls in a product, before equal terms are added."""
+    return _count(left) * len(right) + _count(right) * len(left)
+
+
 def _sum_at(terms: tuple[Term, ...], sizes: Mapping[str, int]) -> int:
-    return sum([prod([_factor_at(factor, sizes) for factor in factors], start=number) for factors, number in terms])
+    products = [multiply(number, *[_factor_at(factor, sizes) for factor in factors]) for factors, number in terms]
+    result: int = add(*products)
+    return result
 
 
 def _factor_at(factor: Factor, sizes: Mapping[str, int]) -> int:
@@ -792,15 +858,29 @@ def _without(product: Sequence[Factor], factors: Iterable[Factor]) -> tuple[Fact
     return tuple(reduced)
 
 
-def _check_terms(length: int) -> None:
-    if length > MAX_TERMS:
-        raise ValidationError(f"a formula of sizes must have at most {MAX_TERMS} terms, got {length}")
+def check_depth(depth: int) -> None:
+    """Require a valid number of nested calls in a formula."""
+    if depth > MAX_DEPTH:
+        raise ValidationError(f"a formula of sizes must have at most {MAX_DEPTH} nested calls, got {depth}")
 
 
-def _check_characters(terms: Terms) -> None:
-    characters = sum([len(factor.text) for factors in terms for factor in factors])
+def check_count(count: int) -> None:
+    """Require a valid number of names and calls in a formula."""
+    if count > MAX_FACTORS:
+        raise ValidationError(f"a formula of sizes must have at most {MAX_FACTORS} names and calls, got {count}")
+
+
+def check_characters(characters: int) -> None:
+    """Require a valid length of the names and calls in a formula."""
     if characters > MAX_CHARACTERS:
         raise ValidationError(f"a formula of sizes must have at most {MAX_CHARACTERS} characters, got {characters}")
+
+
+def check_integers(integers: Iterable[int]) -> None:
+    """Require valid integers in a formula."""
+    bits = max(map(int.bit_length, integers), default=0)
+    if bits > MAX_BITS:
+        raise ValidationError(f"a formula of sizes must have integers of at most {MAX_BITS} bits, got {bits}")
 
 
 def _from_terms(terms: Iterable[tuple[Iterable[tuple[Any, ...]], int]]) -> Dimension:
@@ -963,7 +1043,7 @@ def may_be_one_of(size: Dimension, left: Dimension, right: Dimension) -> bool:
             return True
         if answer is None:
             differences.append(difference)
-    if len(differences) == 2 and len(differences[0].terms) * len(differences[1].terms) <= MAX_TERMS:
+    if len(differences) == 2 and _product_count(differences[0].terms, differences[1].terms) <= MAX_FACTORS:
         # Code for both cases is the same: one answer keeps it valid for both.
         return _may("zero", differences[0] * differences[1])
     return any(_may("zero", difference) for difference in differences)

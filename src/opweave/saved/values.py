@@ -15,7 +15,7 @@ import numpy as np
 
 from ..core.bodies import Body
 from ..core.reals import FUNCTIONS as REAL_FUNCTIONS, RealSize
-from ..core.sizes import Dimension, Factor, Size, call_of, is_same_size
+from ..core.sizes import Dimension, Factor, Size, add, call_of, is_same_size, multiply
 from ..ops.constants import HostFunction, integers_from, real_numbers
 from ..support.errors import NotSupportedError
 from ..support.names import short_repr
@@ -115,16 +115,13 @@ def decode_dimension(value: Any, depth: int = 0) -> Dimension:
     if type(value) is int:
         return value
     _require(isinstance(value, list) and depth < MAX_DEPTH, "a size", value)
-    total: Any = 0
+    products: list[Any] = []
     for term in value:
         _require(isinstance(term, list) and len(term) == 2 and isinstance(term[0], list), "a size", value)
         factors, coefficient = term
         _require(type(coefficient) is int and abs(coefficient) < 2**64, "a size", value)
-        product: Any = coefficient
-        for factor in factors:
-            product = product * _decode_factor(factor, depth)
-        total = total + product
-    dimension: Dimension = total
+        products.append(multiply(coefficient, *[_decode_factor(factor, depth) for factor in factors]))
+    dimension: Dimension = add(*products)
     return dimension
 
 
