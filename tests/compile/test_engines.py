@@ -36,12 +36,24 @@ def rival(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rival:
     return add_rival(monkeypatch, tmp_path)
 
 
-def built(context: ow.MLContext, count: int = 2, size: int = 3) -> ow.MLGraph:
+def built(context: ow.MLContext, count: int = 2, size: int | str = 3) -> ow.MLGraph:
     builder = ow.MLGraphBuilder(context)
     value = builder.input("x", "float32", [size])
     for _ in range(count):
         value = builder.relu(builder.neg(value)) if count > 1 else builder.neg(value)
     return builder.build({"y": value})
+
+
+def noted_digests(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
+    """The graphs whose digests are computed from now on."""
+    digests: list[Graph] = []
+
+    def noted(graph: Graph, plain: Callable[[Graph], str] = engines.digest) -> str:
+        digests.append(graph)
+        return plain(graph)
+
+    monkeypatch.setattr(engines, "digest", noted)
+    return digests
 
 
 def ran_by(graph: ow.MLGraph) -> set[str]:
@@ -134,12 +146,10 @@ def test_tuning_decides_for_the_graph_and_for_later_builds(
 def test_graphs_with_names_use_what_was_tuned_for_their_sizes(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_loaded: bool
 ) -> None:
-    """They are compiled for all sizes at once on the default engine, and did not look for measurements."""
+    """They are compiled for all sizes at once on the default engine, and specialised for tuned sizes alone."""
 
     def make() -> ow.MLGraph:
-        builder = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", drafts=True))
-        value = builder.input("x", "float32", ["n"])
-        graph = builder.build({"y": builder.relu(builder.neg(builder.relu(builder.neg(value))))})
+        graph = built(ow.ml.create_context(device="cpu", drafts=True), size="n")
         if not is_loaded:
             return graph
         graph.save(tmp_path / "graph.opweave")
@@ -149,12 +159,18 @@ def test_graphs_with_names_use_what_was_tuned_for_their_sizes(
     make().tune({"x": np.ones(3, np.float32)}, seconds=0)
     faster(monkeypatch, (1.0, 2.0))
     make().tune({"x": np.ones(4, np.float32)}, seconds=0)
+    digests = noted_digests(monkeypatch)
     graph = make()
     for size, detail in {3: "Rival", 5: "ONNX Runtime", 4: "ONNX Runtime"}.items():
         x = np.arange(size, dtype=np.float32)
         assert (graph.context.compute(graph, {"x": x})["y"] == 0).all()
         assert ran_by(graph) == {detail}
+        assert [each.inputs["x"].shape for each in digests if 3 not in each.inputs["x"].shape] == []
     assert sorted(item.subject.partition(", ")[2] for item in engines.kept_measurements()) == ["n = 3", "n = 4"]
+    make().tune({"x": np.ones(3, np.float32)}, seconds=0)
+    graph = make()
+    graph.context.compute(graph, {"x": np.ones(3, np.float32)})
+    assert ran_by(graph) == {"ONNX Runtime"}
 
 
 def test_tune_refuses_engine_with_wrong_results(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,16 +248,21 @@ def test_tune_interrupted_keeps_sufficient_measurements(
     rival: Rival, monkeypatch: pytest.MonkeyPatch, rounds: int, error: type[BaseException]
 ) -> None:
     def interrupted(runs: Any, times: dict[str, list[float]], _: float) -> None:
-        for value, each in enumerate(times.values(), 1):
-            each += [float(value)] * rounds
+        for value, each in enumerate(times.values()):
+            each += [1 / 2**value] * rounds
         raise error
 
     monkeypatch.setattr(tuning, "_alternate", interrupted)
-    context = ow.ml.create_context(device="cpu")
-    with pytest.raises(error):
-        built(context).tune()
+    context = ow.ml.create_context(device="cpu", drafts=True)
     is_kept = rounds >= tuning.MIN_ROUNDS and error is KeyboardInterrupt  # an engine that fails must not be used
-    assert ("verified, " in engine_line(built(context))) == is_kept
+    x = np.ones(3, np.float32)
+    for size in (3, "n"):
+        with pytest.raises(error):
+            built(context, size=size).tune({"x": x})
+        graph = built(context, size=size)
+        context.compute(graph, {"x": x})
+        assert ("verified, " in engine_line(graph)) == is_kept
+        assert ran_by(graph) == {"Rival" if is_kept else "ONNX Runtime"}
 
 
 def test_tune_without_cache_directory(rival: Rival, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -421,13 +442,7 @@ print(*{"onnxruntime", "openvino"} & sys.modules.keys())
 
 def test_digest_not_computed_without_measurements(rival: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
     context = ow.ml.create_context(device="cpu")
-    digests: list[Graph] = []
-
-    def noted(graph: Graph, plain: Callable[[Graph], str] = engines.digest) -> str:
-        digests.append(graph)
-        return plain(graph)
-
-    monkeypatch.setattr(engines, "digest", noted)
+    digests = noted_digests(monkeypatch)
     graph = built(context)
     assert not has_tuning()
     assert digests == []

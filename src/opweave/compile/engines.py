@@ -16,7 +16,7 @@ from ..backends import Backend
 from ..core.graph import Graph
 from ..core.graph_digest import digest_graph
 from ..support import digests, disk_cache
-from ..support.formatting import duration, size, table
+from ..support.formatting import duration, size, sizes_text, table
 from ..support.tuned import has_tuning
 from .keys import FORMAT, KIND as KIND, key_of, machine as machine, versions as versions
 from .states import SWITCHED_OFF as SWITCHED_OFF, YET as YET
@@ -218,14 +218,41 @@ def find(digest: Callable[[], str], ways: Mapping[str, Backend], on: str = "") -
     return {measurement.subject: measurement for measurement in _parse(disk_cache.load(key, KIND))}
 
 
-def keep(digest: str, measurement: Measurement) -> bool:
-    """Keep a measurement beside those for other shapes; return whether that is possible."""
+def keep(digest: str, measurement: Measurement, on: str = "") -> bool:
+    """Keep a measurement beside those for other shapes; return whether that is possible.
+
+    `on` is a result of `versions`, by default that of the measurement.
+    """
     import json
 
-    key = key_of(digest, measurement.machine, measurement.versions)
+    key = key_of(digest, measurement.machine, on or measurement.versions)
     measured = {item.subject: item for item in _parse(disk_cache.load(key, KIND))} | {measurement.subject: measurement}
     data = json.dumps({"format": FORMAT, "measured": [asdict(item) for item in measured.values()]}).encode()
     return disk_cache.store(key, KIND, data)
+
+
+def keep_for_names(outline: str, backend: Backend, measurement: Measurement) -> None:
+    """Keep a measurement of one shape of a graph with names, whose `outline` is given.
+
+    If the default stays, the measurement only replaces an earlier one: without a file, new shapes need no search.
+    """
+    ways = _all_ways(backend)
+    if measurement.chosen != backend.name or measurement.subject in find(lambda: outline, ways):
+        keep(outline, measurement, versions(ways))
+
+
+def has_other_way(outline: str, backend: Backend, sizes: Mapping[str, int]) -> bool:
+    """Whether a graph with names was measured to run faster in another way than the default, for these sizes."""
+    text = sizes_text(sizes)
+    return any(
+        measurement.chosen != backend.name and measurement.subject.partition(", ")[2] == text
+        for measurement in find(lambda: outline, _all_ways(backend)).values()
+    )
+
+
+def _all_ways(backend: Backend) -> dict[str, Backend]:
+    """The engines for a graph with names: which of them can run its operations depends on their shapes."""
+    return {each.name: each for each in (backend, *backend.rivals)}
 
 
 def kept_measurements() -> list[Measurement]:

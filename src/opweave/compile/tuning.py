@@ -81,6 +81,7 @@ def measure(
     seconds: float,
     is_quantised: bool = False,
     builds: Mapping[str, float] | None = None,
+    keep_further: Callable[[Measurement], None] | None = None,
 ) -> Measurement:
     """Measure the ways to run a graph alternately, each after a pause, and store which `choose` takes.
 
@@ -98,6 +99,7 @@ def measure(
         seconds: approximate time to measure all ways, without compiling.
         is_quantised: whether the graph quantises what it computes; results may differ more then.
         builds: the seconds that a process needs to build each of the ways. They are read after all ways are built.
+        keep_further: called with what is stored, also after an interruption.
 
     Raises:
         OperationError: the first way is refused, or a way fails after all; nothing is stored.
@@ -107,11 +109,17 @@ def measure(
     plain = replace(default_measurement(model, subject, ways), chosen=first)
     if len(names) == 1:
         return plain
+
+    def keep(measurement: Measurement) -> Measurement:
+        if (is_kept := engines.keep(digest, measurement)) and keep_further is not None:
+            keep_further(measurement)
+        return replace(measurement, is_kept=is_kept)
+
     with report_work(f"tuning {plain.title}: compiling for {', '.join(names)}"):
         runs, refused = try_ways(names, ways, build, outputs, is_quantised)
     plain = replace(plain, refused=refused)
     if len(runs) == 1:
-        return replace(plain, is_kept=engines.keep(digest, plain))
+        return keep(plain)
     times: dict[str, list[float]] = {name: [] for name in runs}
 
     def conclude() -> Measurement:
@@ -120,8 +128,7 @@ def measure(
             return plain
         condition = {name: item[:rounds] for name, item in times.items()}
         chosen, note = choose(list(runs), [condition], builds or {})
-        measurement = replace(plain, chosen=chosen, seconds=typical_seconds([condition]), rounds=rounds, note=note)
-        return replace(measurement, is_kept=engines.keep(digest, measurement))
+        return keep(replace(plain, chosen=chosen, seconds=typical_seconds([condition]), rounds=rounds, note=note))
 
     try:
         with report_work(f"tuning {plain.title}: measuring {', '.join(runs)}"):

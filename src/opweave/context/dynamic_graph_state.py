@@ -69,12 +69,12 @@ class DynamicGraphState(GraphState):
     __slots__ = (
         "_checked",
         "_compile",
-        "_digest_prefix",
         "_hints",
         "_is_first_call",
         "_is_preparing",
         "_latest",
         "_open",
+        "_outline",
         "_refused",
         "_shapes",
         "numbers_needed",
@@ -109,7 +109,7 @@ class DynamicGraphState(GraphState):
         self.numbers_needed: dict[str, str] = {}
         self.numbers_preferred: dict[str, str] = {}
         self.refusal = ""
-        self._digest_prefix = ""  # of the digest by which `tune` says that there are measurements for some sizes
+        self._outline = ""  # the digest by which `tune` keeps measurements for some sizes
         # The last result of `compute_shapes`: mostly, a run with these shapes follows.
         self._checked: tuple[tuple[Shape, ...], Graph, dict[str, int]] | None = None
         self.versions: Cache[tuple[Shape, ...], GraphState] = Cache(
@@ -282,9 +282,12 @@ class DynamicGraphState(GraphState):
         from ..compile import engines
         from ..support.digests import prefix_of
 
-        if not self._digest_prefix:
-            self._digest_prefix = prefix_of(engines.outline(self.recorded))
-        if not has_tuning(self._digest_prefix):
+        if not self._outline:
+            self._outline = engines.outline(self.recorded)
+        if not has_tuning(prefix_of(self._outline)):
+            return None
+        sizes = self._named(self._sizes(subject, key))
+        if not engines.has_other_way(self._outline, self.context.backend, sizes):
             return None
         graph, sizes = self._specialise(subject, key)
         if not engines.prefers_other_way(graph, self.context.backend):
@@ -409,9 +412,12 @@ class DynamicGraphState(GraphState):
 
     def _state_at(self, graph: Graph, program: Program, sizes: Mapping[str, int]) -> GraphState:
         """The state of a static graph for these sizes."""
+        return GraphState(self.context, graph, program, self.is_fused, self, self._named(sizes))
+
+    def _named(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The sizes whose names are in the shapes of inputs."""
         names = set(self.names)
-        named = {name: size for name, size in sizes.items() if name in names}
-        return GraphState(self.context, graph, program, self.is_fused, self, named)
+        return {name: size for name, size in sizes.items() if name in names}
 
     def _program_for(self, graph: Graph, sizes: dict[str, int], subject: str) -> Program:
         """The program for a static graph: one that was compiled with names, if it is valid for these sizes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,10 +58,13 @@ def tune(graph: MLGraph, inputs: Mapping[str, Any] | None, seconds: float) -> Tu
         title += f", {sizes_text(state.sizes)}"
     digest, is_quantised = engines.digest(user_graph), any(node.op is quantize_linear for node in user_graph.nodes)
     names, outputs = [*ways, *([without_loops] if without_loops else [])], list(state.outputs)
-    measurement = tuning.measure("", title, digest, ways, build, names, outputs, seconds, is_quantised)
-    if measurement.is_kept and named_graph is not user_graph:
-        # Builds of the graph with names look for this first, as they would have to make the static graph for each shape.
-        engines.keep(engines.outline(named_graph), measurement)
+    keep_further = None
+    if named_graph is not user_graph:
+        # The graph with names asks for this first: otherwise it would have to make the static graph for each shape.
+        keep_further = partial(engines.keep_for_names, engines.outline(named_graph), context.backend)
+    measurement = tuning.measure(
+        "", title, digest, ways, build, names, outputs, seconds, is_quantised, keep_further=keep_further
+    )
     if measurement.chosen in programs:
         program = programs[measurement.chosen]
         program.choice, program.untried = measurement.reason, {}
