@@ -345,6 +345,7 @@ NOISY = {  # rounds of three ways; the median of b is 0.9 of that of a
         ([{"a": [1.0] * 5, "b": [0.8] * 5, "c": [0.7] * 5}], {}, "c", ""),
         # Ways that are equally fast: a shorter build is no reason to replace the first.
         ([{"a": [1e-5] * 5, "b": [1e-5] * 5}], {"a": 0.06, "b": 0.02}, "a", ""),
+        ([{"a": [1e-3] * 5, "b": [9e-4] * 5}], {"b": 0.049}, "a", r"b .* 556 runs save 55\.60 ms: .* is within noise"),
     ],
 )
 def test_choose_keeps_first_way_unless_quartiles_of_ratios_agree(

@@ -229,6 +229,8 @@ def choose(
     note = ""
     if lead < 1 and longer > 0:
         note = f"{fastest} takes {duration(longer)} longer to build, and {runs} runs save {duration(runs * less)}"
+        if runs * less > longer:
+            note += ": the difference is within noise"
     elif middle < 1 / noise:
         note = f"the lead of {fastest} is noise: {middle:.2f}x ({low:.2f} to {high:.2f})"
     return chosen, note

@@ -8,8 +8,9 @@ import numpy as np
 
 NOISE = 1.03
 """Ratios up to this, and down to its inverse, are no difference. A difference must also exceed the distance of the quartiles:
-then, of pairs of equal ways, at most 0.9% are found different in 7 rounds, and 4.3% in 5, if rounds vary by 2 to 40%
-(simulated, normal logarithms; 32 to 46% if medians of 7 rounds are compared and rounds vary by 10 to 40%)."""
+then, of pairs of equal ways, the second counts as faster in at most 0.9% with 7 rounds, and in 4.3% with 5, if rounds vary by
+2 to 40% (simulated, normal logarithms; in 32 to 46% if medians of 7 rounds are compared and rounds vary by 10 to 40%). It
+counts as slower as often."""
 
 
 Quartiles = tuple[float, float, float]
