@@ -161,10 +161,12 @@ def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
 def is_excluded(names: Sequence[str], patterns: Sequence[str]) -> bool:
     """Whether a name matches one of some patterns, in which "*" and "?" are wildcards.
 
-    >>> is_excluded(["/encoder/layer.0/MatMul"], ["/encoder/*"])
-    True
+    >>> is_excluded(["/encoder/layer.0/MatMul"], ["/encoder/*"]), is_excluded(["/layers[0]/MatMul"], ["/layers[0]/*"])
+    (True, True)
     """
-    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+    # For fnmatch, brackets are sets of characters; exporters number layers with them.
+    literal = [pattern.replace("[", "[[]") for pattern in patterns]
+    return any(fnmatchcase(name, pattern) for name in names for pattern in literal)
 
 
 def title_of(reader: NodeProto) -> str:
