@@ -36,7 +36,7 @@ VARIANTS = 8
 """Maximum number of programs with constants for one graph."""
 
 SHARE = 4
-"""All constants together take at most 1/SHARE of the machine's memory, because engines keep packed copies."""
+"""All constants together take at most 1/SHARE of the machine's or container's memory, because engines keep packed copies."""
 
 INEXACT = frozenset({"dequantize_linear"})
 """Operations whose operands stay inputs: ONNX Runtime multiplies constant quantized weights in eight bits, so results would
