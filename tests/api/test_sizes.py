@@ -48,6 +48,7 @@ from opweave.core.size_values import at
 from opweave.core.sizes import (
     COMPILED_AT,
     MAX_DEPTH,
+    LongFormulaError,
     Size,
     _sum_at,
     answer_for_all,
@@ -1019,3 +1020,21 @@ def test_selection_among_no_boxes(context: ow.MLContext) -> None:
         groups = batches * classes if count else 0
         assert results["selected"].shape == (batches * classes * min(count, 2), 3)
         assert results["number"].tolist() == [groups]
+
+
+def test_graph_whose_operations_need_long_formulas_is_compiled_for_numbers() -> None:
+    context = ow.ml.create_context(device="cpu", drafts=True)
+    builder = ow.MLGraphBuilder(context)
+    graph = builder.build({"y": builder.relu(builder.input("x", "float32", ["n"]))})
+    state: Any = state_of(graph)
+    compile_one = state._compile
+
+    def compile_numbers(inner: Any) -> Any:
+        if inner.has_names:
+            raise LongFormulaError("a formula of sizes must have at most 4096 names and calls, got 4115")
+        return compile_one(inner)
+
+    state._compile = compile_numbers
+    for n in (2, 3):
+        assert context.compute(graph, {"x": np.full(n, -1, "float32")})["y"].tolist() == [0] * n
+    assert "4096 names and calls" in state.refusal

@@ -252,7 +252,7 @@ def has_other_way(outline: str, backend: Backend, sizes: Mapping[str, int]) -> b
 
 def _all_ways(backend: Backend) -> dict[str, Backend]:
     """The engines for a graph with names: which of them can run its operations depends on their shapes."""
-    return {each.name: each for each in (backend, *backend.rivals)}
+    return {engine.name: engine for engine in (backend, *backend.rivals)}
 
 
 def kept_measurements() -> list[Measurement]:

@@ -16,7 +16,7 @@ from ..core.graph import Desc, Graph, Operand
 from ..core.guards import Guards
 from ..core.shapes import Shape
 from ..core.size_values import values_at
-from ..core.sizes import Size, UnknownName
+from ..core.sizes import LongFormulaError, Size, UnknownName
 from ..core.value_ranges import input_ranges
 from ..support import hints
 from ..support.cache import Cache
@@ -498,7 +498,10 @@ class DynamicGraphState(GraphState):
                 return RefusedNames(numbers, guards, None, reason)
             if not gives(formulas, chains, sizes):
                 return RefusedNames(numbers, guards, formulas, "an integer of a shape chain wraps around")
-            program = self._compile(inferred)
+            try:
+                program = self._compile(inferred)
+            except LongFormulaError as error:  # in what an operation is made of
+                return RefusedNames(numbers, guards, None, str(error))
             # Operations of drafts compute sizes that have no formula, or whose formula does not hold for their integer type.
             is_plain = all(not node.op.is_draft and updates_for_all(node) for node in inferred.nodes)
             ranges = input_ranges(inferred) if is_plain else []

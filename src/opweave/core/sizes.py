@@ -90,6 +90,10 @@ class UnknownSizeError(ValidationError):
     """A function asked for the number or the order of sizes that are known only when a graph runs."""
 
 
+class LongFormulaError(ValidationError):
+    """A formula of sizes has too many names, calls, levels or characters."""
+
+
 def refuse(question: str) -> NoReturn:
     """Raise the error of a question without an answer."""
     raise UnknownSizeError(f"sizes are known only when the graph runs, but a function asked for {question}")
@@ -861,26 +865,26 @@ def _without(product: Sequence[Factor], factors: Iterable[Factor]) -> tuple[Fact
 def check_depth(depth: int) -> None:
     """Require a valid number of nested calls in a formula."""
     if depth > MAX_DEPTH:
-        raise ValidationError(f"a formula of sizes must have at most {MAX_DEPTH} nested calls, got {depth}")
+        raise LongFormulaError(f"a formula of sizes must have at most {MAX_DEPTH} nested calls, got {depth}")
 
 
 def check_count(count: int) -> None:
     """Require a valid number of names and calls in a formula."""
     if count > MAX_FACTORS:
-        raise ValidationError(f"a formula of sizes must have at most {MAX_FACTORS} names and calls, got {count}")
+        raise LongFormulaError(f"a formula of sizes must have at most {MAX_FACTORS} names and calls, got {count}")
 
 
 def check_characters(characters: int) -> None:
     """Require a valid length of the names and calls in a formula."""
     if characters > MAX_CHARACTERS:
-        raise ValidationError(f"a formula of sizes must have at most {MAX_CHARACTERS} characters, got {characters}")
+        raise LongFormulaError(f"a formula of sizes must have at most {MAX_CHARACTERS} characters, got {characters}")
 
 
 def check_integers(integers: Iterable[int]) -> None:
     """Require valid integers in a formula."""
     bits = max(map(int.bit_length, integers), default=0)
     if bits > MAX_BITS:
-        raise ValidationError(f"a formula of sizes must have integers of at most {MAX_BITS} bits, got {bits}")
+        raise LongFormulaError(f"a formula of sizes must have integers of at most {MAX_BITS} bits, got {bits}")
 
 
 def _from_terms(terms: Iterable[tuple[Iterable[tuple[Any, ...]], int]]) -> Dimension:
