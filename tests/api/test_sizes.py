@@ -63,6 +63,7 @@ from opweave.core.sizes import (
 )
 from opweave.ops import Operations
 from opweave.run.program import Program
+from opweave.support.errors import require
 
 N, M = Size("n"), Size("m")
 
@@ -725,6 +726,15 @@ def test_pooling_of_volumes_takes_names_everywhere(context: ow.MLContext, pool: 
         assert context.compute(graph, feeds)["z"].shape == (1, 1, count, 2, 2)
     with pytest.raises(ow.ValidationError, match=r"output_sizes must be .* along each axis, got .*; the sizes are"):
         graph.compute_shapes({"x": [1, 1, 9, 5, 4], "y": [2, 2]})
+
+
+def test_explore_says_that_a_formula_is_too_long_where_all_other_ways_are_wrong() -> None:
+    def way() -> None:
+        require(Size("n") != 0, "n must not be 0")
+        raise LongFormulaError("a formula of sizes is too long")
+
+    with pytest.raises(LongFormulaError, match="a formula of sizes is too long"):
+        explore(way)
 
 
 def test_explore_refuses_too_many_ways() -> None:

@@ -136,7 +136,9 @@ def _require_error(call: Callable[[], Any], message: str, subject: str, sizes: d
 
 def _without_numbers(message: str) -> str:
     """A message without the engine's nodes, which the graphs may have others of, and without their numbers."""
-    message = re.sub(r"^(compute: )?.*: (?=ONNX Runtime failed)", "", message)
+    message = re.sub(
+        r"^(compute: )?.*: (?=ONNX Runtime failed|\w+( '[^']*')?: there is not enough memory)", "", message
+    )
     message = re.sub(r"(\[ONNXRuntimeError\] : \d+ : \w+ : |Error in execution: )(?=Non-zero status)", "", message)
     return re.sub(r"#\d+'", "'", message)
 

@@ -17,6 +17,7 @@ from ..support.errors import ValidationError, caller_line
 from .sizes import (
     Condition,
     Dimension,
+    LongFormulaError,
     Size,
     SizeScope,
     UnknownSizeError,
@@ -222,7 +223,8 @@ def explore(function: Callable[[], T]) -> list[T]:
 
     Raises:
         UnknownSizeError: the function asks for a number, or compares too much.
-        ValidationError: the function fails whatever the sizes are; the error is that of the first way.
+        ValidationError: the function fails whatever the sizes are. The error is that of the first way, or of a formula that is
+            too long.
     """
     if isinstance(current_scope.get(), Guards):
         return [function()]
@@ -247,5 +249,5 @@ def explore(function: Callable[[], T]) -> list[T]:
     else:
         refuse(f"more than {MAX_PATHS} combinations of comparisons")
     if not results:
-        raise errors[0]
+        raise next((error for error in errors if isinstance(error, LongFormulaError)), errors[0])
     return results
