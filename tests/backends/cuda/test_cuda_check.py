@@ -222,7 +222,7 @@ def test_check_compiles_triton() -> None:
 )
 def test_check_shows_line_of_triton(name: str, code: str, part: str, said: str) -> None:
     module = faulty_triton_kernels()
-    found = refused(getattr(module, name), arguments=("x", "out", "x_size"), constants={"BLOCK": 64})
+    found = refused(getattr(module, name), block=64, arguments=("x", "out", "x_size"), constants={"BLOCK": 64})
     number = line_of(module.__file__, code.strip())
     lines = found.splitlines()
     assert lines[0] == f"checked: Triton kernel {name} (cuda_triton_faults.py, line {number}): {said}"
