@@ -92,7 +92,7 @@ def section(record: Record[Row]) -> str:
         ]
         rows.append([row.name, row.device, *numbers, f"{row.memory:.2f}x" if row.memory else "", yes(row.holds)])
     head = ["", "device", "first two", "a new size", "compiled", "behind", "a call", "static", "memory", "holds"]
-    return f"""## Sizes that change
+    text = f"""## Sizes that change
 
 Written by `python -m benchmarks gpu_sizes`: {record.device}; {record.machine}.
 
@@ -104,6 +104,8 @@ ones. "Static" is the time of a call beside the same model with numbers as dimen
 
 {Table(head, rows, right=range(2, 9))}
 """
+    failed = "".join(f"- {name}: {reason}\n" for name, reason in record.failures.items())
+    return f"{text}\nNot measured:\n\n{failed}" if failed else text
 
 
 # In a separate process ------------------------------------------------------------------------------------------------

@@ -89,9 +89,10 @@ class CudaKernel(SourceKernel):
         bound = scope.tensors_of(source.words)
         tensors = ", ".join(item.buffer.variable for item in bound)
         # The functions of the source become members of a structure, so that they see the tensors.
+        declarations, ends = self._declarations(source, scope, bound)
         lines = [
             *source.includes,
-            *self._declarations(source, scope, bound),
+            *declarations,
             f"struct {STRUCTURE} {{",
             *(f"    {_pointer(item)};" for item in bound),
             line_directive(USER, 1),
@@ -102,7 +103,7 @@ class CudaKernel(SourceKernel):
             f"    const unsigned {NUMBER} = blockIdx.x * {block[0]}u + threadIdx.x;",
             f"    if ({NUMBER} < {count}u) {STRUCTURE}{{{tensors}}}.main({', '.join(indices_of(NUMBER, extents))});",
             "}",
-            *self._ends(source, scope),
+            *ends,
         ]
         return _KernelText(ENTRY, lines, bound, (-(-count // block[0]),))
 
@@ -123,29 +124,23 @@ class CudaKernel(SourceKernel):
                 bound.append(item)
             else:
                 arguments.append(_scalar(name, parameter, scope))
-        constants = self._declarations(source, scope, bound)
+        declarations, ends = self._declarations(source, scope, bound)
         lines = [
             *source.includes,
-            *constants,
+            *declarations,
             line_directive(USER, 1),
             source.body,
             line_directive(OWN, 1),
-            *self._ends(source, scope),
+            *ends,
         ]
         return _KernelText(name, lines, bound, sizes(source.grid or 1), tuple(arguments))
 
-    def _declarations(self, source: Source, scope: CudaScope, bound: Sequence[Bound]) -> list[str]:
-        """Declare what a source needs, in a namespace that `_ends` closes, if constants hide functions."""
-        constants = self._constants(source, scope)
+    def _declarations(self, source: Source, scope: CudaScope, bound: Sequence[Bound]) -> tuple[list[str], list[str]]:
+        """Declare what a source needs; the second lines end a namespace, which there is if constants hide functions."""
+        constants = {name: text for name, text in scope.constants(source).items() if name in source.words}
         has_halves = "f16" in source.words or any(item.buffer.element == "f16" for item in bound)
-        opening = [] if FUNCTIONS.isdisjoint(constants) else [f"namespace {NAMESPACE} {{"]
-        return [*([HALF] if has_halves else []), *opening, *constants.values()]
-
-    def _constants(self, source: Source, scope: CudaScope) -> dict[str, str]:
-        return {name: text for name, text in scope.constants(source).items() if name in source.words}
-
-    def _ends(self, source: Source, scope: CudaScope) -> list[str]:
-        return [] if FUNCTIONS.isdisjoint(self._constants(source, scope)) else ["}"]
+        begins, ends = ([], []) if FUNCTIONS.isdisjoint(constants) else ([f"namespace {NAMESPACE} {{"], ["}"])
+        return [*([HALF] if has_halves else []), *begins, *constants.values()], ends
 
     def _kernel_of(
         self, title: str, source: Source, scope: CudaScope, text: _KernelText, features: Features
