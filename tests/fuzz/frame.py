@@ -365,6 +365,7 @@ def serve(campaign: Campaign, seed: int, folder: Path) -> None:
     if campaign.setup is not None:
         campaign.setup(folder)
     gc.freeze()  # collections need not look at modules
+    gc.set_threshold(100_000, 20, 20)  # a case makes and drops tens of thousands of objects
     for line in sys.stdin:
         print(json.dumps(attempt(campaign, seed, int(line))), file=answers, flush=True)
 
