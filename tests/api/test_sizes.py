@@ -832,6 +832,18 @@ VIOLATIONS: dict[str, tuple[Any, list[Any], list[Any], list[Any]]] = {
         lambda b, x, y: b.scatter_elements(x, b.cast(x, "int32"), y, axis=0), [[2, "n"], [2, "m"]], [3, 3], [3, 4]
     ),
     "conv2d": (lambda b, x, y: b.conv2d(x, y), [[1, "n", 4, 4], [2, "m", 2, 2]], [3, 3], [3, 4]),
+    "conv_transpose2d of no rows and less than no columns": (
+        lambda b, x, y: b.conv_transpose2d(
+            x, b.constant(np.ones((2, 2, 2, 3), "float32")), padding=[y.shape[0], 1, y.shape[0], y.shape[0]]
+        ),
+        [["k", 2, 2, "n"], ["m"]], [1, 2, 1], [1, 1, 2],
+    ),
+    "conv_transpose2d of less than no rows": (
+        lambda b, x, y: b.conv_transpose2d(
+            x, b.constant(np.ones((2, 2, 2, 3), "float32")), padding=[y.shape[0], 2, y.shape[0], y.shape[0]]
+        ),
+        [["k", 2, 3, "n"], ["m"]], [1, 2, 1], [1, 2, 3],
+    ),
     "conv2d bias": (
         lambda b, x, y: b.conv2d(x, b.slice(b.concat([x, x], 0), [0] * 4, [2, x.shape[1], 2, 2]), bias=y),
         [[1, "n", 4, 4], ["m"]], [3, 2], [3, 4],

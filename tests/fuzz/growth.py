@@ -64,6 +64,11 @@ DIMENSIONS = re.compile(
 )
 """Attributes that may be sizes."""
 
+INTERPOLATIONS = frozenset(
+    {"resample2d", "resample2d_dynamic", "resize", "grid_sample", "roi_align", "crop_and_resize"}
+)
+"""Operations that multiply neighbours by coefficients."""
+
 
 # Graphs --------------------------------------------------------------------------------------------------------------
 
@@ -79,6 +84,8 @@ class Value:
         wraps: the combinations in which an integer of its chain wraps around.
         is_exact: whether operations alone gave it whose results do not depend on the order of sums.
         is_specified: whether no cast gave it whose results depend on the back end.
+        has_certain_nans: whether no interpolation gave it, which may leave out a neighbour whose coefficient is 0, or multiply
+            it: infinity and NaN times 0 are NaN.
     """
 
     operand: Any
@@ -87,6 +94,7 @@ class Value:
     wraps: set[int] = field(default_factory=set)
     is_exact: bool = True
     is_specified: bool = True
+    has_certain_nans: bool = True
 
     @property
     def desc(self) -> tuple[str, tuple[int, ...]] | None:
@@ -371,9 +379,11 @@ class Growth:
             self.errors[k] = message
         values = []
         is_specified = all(self.values[k].is_specified for k in read) and not _is_unspecified(attempt.operands[0].node)
+        has_certain_nans = all(self.values[k].has_certain_nans for k in read) and op.name not in INTERPOLATIONS
         for number, operand in enumerate(attempt.operands):
             twins = [attempt.results[k][number] if k in attempt.results else None for k in range(COMBINATIONS)]
-            values.append(Value(operand, twins, is_exact=is_exact and op in EXACT, is_specified=is_specified))
+            value = Value(operand, twins, None, set(), is_exact and op in EXACT, is_specified, has_certain_nans)
+            values.append(value)
             self.declared |= variables_in(operand.shape)
         self.values += values
         self.needed |= variables_in(tuple(attempt.operands[0].node.attributes.values()))

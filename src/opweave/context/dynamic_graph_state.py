@@ -369,7 +369,7 @@ class DynamicGraphState(GraphState):
         if any(node.op.is_draft for node in variant.graph.nodes):  # integers of shape chains may wrap around
             return
         with suppress(NumbersNeededError, MLError):
-            opened = self._open_program(variant, sizes, frozenset(), ())
+            opened = self._open_program(variant, sizes, frozenset(), (), is_checked=False)
             if isinstance(opened, OpenProgram):
                 with self.lock:
                     self._open = [opened, *self._open[: MAX_OPEN - 1]]
@@ -475,11 +475,13 @@ class DynamicGraphState(GraphState):
         sizes: dict[str, int],
         numbers: frozenset[str],
         chains: tuple[int, ...],
+        *,
+        is_checked: bool = True,
     ) -> OpenProgram | RefusedNames:
         """Compile the graph with names, except for those in `numbers`, unless formulas do not hold for these sizes.
 
         `chains` are the numbers that chains give. Formulas differ from them where an integer type wraps around, and may be
-        longer than is allowed.
+        longer than is allowed. With `is_checked`, the operations accept these sizes; else the limits of all shapes must hold.
         """
         from ..core.specialise import SizeLimits, specialise
 
@@ -498,16 +500,18 @@ class DynamicGraphState(GraphState):
                 return RefusedNames(numbers, guards, None, reason)
             if not gives(formulas, chains, sizes):
                 return RefusedNames(numbers, guards, formulas, "an integer of a shape chain wraps around")
+            # Operations of drafts compute sizes that have no formula, or whose formula does not hold for their integer type.
+            is_plain = all(not node.op.is_draft and updates_for_all(node) for node in inferred.nodes)
+            limits = SizeLimits(inferred, max_byte_length) if is_plain and len(sizes) == len(symbols) else None
+            if not is_checked and (limits is None or not limits.hold(sizes)):
+                return RefusedNames(numbers, guards, None, "formulas do not check all operations for these sizes")
             try:
                 program = self._compile(inferred)
             except LongFormulaError as error:  # in what an operation is made of
                 return RefusedNames(numbers, guards, None, str(error))
-            # Operations of drafts compute sizes that have no formula, or whose formula does not hold for their integer type.
-            is_plain = all(not node.op.is_draft and updates_for_all(node) for node in inferred.nodes)
             ranges = input_ranges(inferred) if is_plain else []
         users = dict(zip(inferred.nodes, recorded.nodes, strict=True))
         program.origin = {node: users[origin] for node, origin in program.origin.items()}
-        limits = SizeLimits(inferred, max_byte_length) if is_plain and len(sizes) == len(symbols) else None
         return OpenProgram(guards, program, inferred, limits, ranges, formulas)
 
     def bind(self, inputs: Mapping[str, MLTensor], outputs: Mapping[str, MLTensor]) -> DispatchBinding:

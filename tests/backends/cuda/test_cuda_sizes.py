@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -189,3 +189,47 @@ def test_attention_on_tensor_cores_takes_sizes(
     graph = check_with_reference(context, ATTENTION[name], data_type, tolerance, sizes)
     assert "triton" in [kernel.compiler for kernel in kernels_of(graph)]
     assert len(state_of(graph)._open) == 1  # type: ignore[attr-defined]
+
+
+CONSTANT_TERMS: dict[str, Callable[[ow.MLGraphBuilder, Any, Any], Any]] = {
+    "quantized_matmul": lambda b, x, w: composites.quantized_matmul(
+        b, x("int8", "n", "k"), *_scaled(b), w("int8", 5, 3), *_scaled(b), *_scaled(b)
+    ),
+    "integer_matmul": lambda b, x, w: composites.integer_matmul(b, x("int8", "n", "k"), w("int8", 5, 3)),
+    "integer_matmul from the right": lambda b, x, w: composites.integer_matmul(b, w("int8", 3, 5), x("int8", "k", "n")),
+    "matmul": lambda b, x, w: b.matmul(x("float32", "n", "k"), w("float32", 5, 3)),
+    "gemm": lambda b, x, w: b.gemm(x("float32", "k", "n"), w("float32", 3, 5), a_transpose=True, b_transpose=True),
+    "conv2d": lambda b, x, w: b.conv2d(x("float32", 1, "k", "n", 4), w("float32", 3, 5, 1, 2)),
+    "quantized_conv2d": lambda b, x, w: composites.quantized_conv2d(
+        b, x("uint8", 1, "k", "n", 4), *_scaled(b, "uint8"), w("int8", 3, 5, 1, 2), *_scaled(b), *_scaled(b, "uint8")
+    ),
+    "integer_conv2d": lambda b, x, w: composites.integer_conv2d(b, x("int8", 1, "k", "n", 4), w("int8", 4, 5, 1, 2)),
+    "conv_transpose2d": lambda b, x, w: b.conv_transpose2d(x("float32", 1, "k", "n", 4), w("float32", 5, 3, 1, 2)),
+}
+"""Products with a constant, which has a number of terms where the other operand has a name."""
+
+
+def _scaled(builder: ow.MLGraphBuilder, data_type: Any = "int8") -> tuple[Any, Any]:
+    return builder.constant("float32", 0.5), builder.constant(data_type, 1)
+
+
+@pytest.mark.parametrize("name", CONSTANT_TERMS)
+def test_constants_have_numbers_where_the_other_operand_has_names(context: ow.MLContext, name: str) -> None:
+    def build_on(context: ow.MLContext, **sizes: int) -> ow.MLGraph:
+        builder, rng = ow.MLGraphBuilder(context), np.random.default_rng(0)
+
+        def input(data_type: Any, *shape: Any) -> Any:
+            return builder.input("x", data_type, [sizes.get(n, n) for n in shape])
+
+        def constant(data_type: Any, *shape: int) -> Any:
+            return builder.constant(rng.integers(-3, 4, shape).astype(data_type))
+
+        return builder.build({"y": CONSTANT_TERMS[name](builder, input, constant)})
+
+    graph, reference = build_on(context), ow.ml.create_context(device="reference")
+    for n in (7, 1, 20):
+        arrays = arrays_for(graph, {"n": n, "k": 5})
+        expected = reference.compute(build_on(reference, n=n, k=5), arrays)["y"]
+        np.testing.assert_allclose(context.compute(graph, arrays)["y"], expected, 1e-5)
+        with pytest.raises(ow.ValidationError):
+            context.compute(graph, arrays_for(graph, {"n": n, "k": 4}))

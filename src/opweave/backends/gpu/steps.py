@@ -178,7 +178,9 @@ class Kernels:
         """Products as a pending value. Rearranged operands become constants of the graph."""
         contraction = self.contraction(products, desc)
         for source, constant in contraction.arranged.items():
-            self.places[source] = Buffer(source.desc, "constant", value=constant)
+            # A dimension may be named after the other operand, which has as many terms. A constant has a number of them.
+            desc = replace(source.desc, shape=tuple(map(int, source.desc.shape)))
+            self.places[source] = Buffer(desc, "constant", value=constant)
         return Pending(products.finish(of_input(contraction.result)), nodes, contraction)
 
     def add_stages(
