@@ -92,7 +92,7 @@ test-cuda: $(VENV)-cuda/.installed
 # On an NVIDIA GPU: all conformance cases, users' kernels, sessions, threads; docs/conformance-cuda.md says what passed, and what was
 # skipped, and why.
 test-gpu: $(VENV)-cuda/.installed
-	OPWEAVE_TEST_DEVICE=cuda $(VENV)-cuda/bin/python -m pytest --all -rs --junitxml=$(VENV)-cuda/graphs.xml $(addprefix tests/backends/cuda/test_cuda_,device.py composites.py attention.py step.py custom.py interop.py recurrences.py types.py mathematics.py families.py)
+	OPWEAVE_TEST_DEVICE=cuda $(VENV)-cuda/bin/python -m pytest --all -rs --junitxml=$(VENV)-cuda/graphs.xml $(addprefix tests/backends/cuda/test_cuda_,device.py composites.py attention.py step.py custom.py interop.py recurrences.py types.py mathematics.py families.py size_families.py)
 	OPWEAVE_TEST_DEVICE=cuda $(VENV)-cuda/bin/python -m pytest -rs --junitxml=$(VENV)-cuda/calls.xml tests/backends/all/test_elementwise.py tests/backends/all/test_agreement.py -k cuda
 	$(VENV)-cuda/bin/python tools/wpt_page.py cuda docs/conformance-cuda.md --command 'make test-gpu' --reports $(VENV)-cuda/graphs.xml $(VENV)-cuda/calls.xml
 

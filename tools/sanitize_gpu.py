@@ -18,8 +18,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tests" / "backends" / "cuda"
-TESTS = ("families", "step", "attention", "composites")
-"""Operations one by one; products of few rows with what is joined to them; attention on tensor cores; other composites."""
+TESTS = ("families", "size_families", "step", "attention", "composites")
+"""Operations one by one; graphs with names at odd sizes; products of few rows with what is joined to them; attention on tensor
+cores; other composites."""
 
 TOOLS = {
     "memcheck": "accesses out of bounds and misaligned ones, in global and shared memory",

@@ -43,7 +43,8 @@ FEATURES = Features(
 """Those of NVIDIA's GPUs."""
 
 HEADER = Path(__file__).with_suffix(".h").read_text("utf-8")
-OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w")
+OPTIONS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w", "-U_FORTIFY_SOURCE")
+"""Arguments of the compiler. Fortified `longjmp` refuses to change stacks, which threads of a block do."""
 WORDS = ("let", "var", "loop", "select")
 """Macros of the prelude."""
 MEETINGS = ("workgroupBarrier(", "subgroupShuffleXor(", "__syncthreads(", "__shfl_xor_sync(")
