@@ -17,7 +17,7 @@ HEADER = ["Campaign", "What a case is", "Seed", "Cases", "Of", "Counted", "Outco
 
 def render(campaigns: Sequence[Campaign], folder: Path, seed: int) -> None:
     """Write the figures of the records in a folder, and the table of the page."""
-    records = [Record.read(file_of(folder, campaign), campaign.name, seed) for campaign in campaigns]
+    records = [Record.read(file_of(folder, c), c.name, seed, has_any_seed=True) for c in campaigns]
     made = {"versions": versions("opweave", *PACKAGES), "records": [asdict(record) for record in records]}
     (DOCS / "campaign.json").write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
     replace_part(DOCS / "campaign.md", text(campaigns))

@@ -41,8 +41,8 @@ class Record:
     mended: dict[int, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, file: Path, campaign: str, seed: int) -> Record:
-        """The record in a file, or an empty one if there is no file.
+    def read(cls, file: Path, campaign: str, seed: int, *, has_any_seed: bool = False) -> Record:
+        """The record in a file, or an empty one with this seed if there is no file. With `has_any_seed`, the file may have another.
 
         Raises:
             ValueError: the file is about another seed.
@@ -50,7 +50,7 @@ class Record:
         if not file.exists():
             return cls(campaign, seed)
         found = cls(**json.loads(file.read_text(encoding="utf-8")))
-        if found.seed != seed:
+        if found.seed != seed and not has_any_seed:
             raise ValueError(f"{file} is the record of seed {found.seed}, not of {seed}")
         found.open = {int(number): text for number, text in found.open.items()}
         found.mended = {int(number): text for number, text in found.mended.items()}
