@@ -42,7 +42,9 @@ class Record:
 
     @classmethod
     def read(cls, file: Path, campaign: str, seed: int, *, has_any_seed: bool = False) -> Record:
-        """The record in a file, or an empty one with this seed if there is no file. With `has_any_seed`, the file may have another.
+        """The record in a file, or an empty one with this seed if there is no file.
+
+        With `has_any_seed`, the file may be about another seed.
 
         Raises:
             ValueError: the file is about another seed.

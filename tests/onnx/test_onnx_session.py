@@ -220,14 +220,26 @@ def test_run_with_changed_arguments_takes_long_way() -> None:
         assert not np.shares_memory(c, X)
 
 
+@pytest.mark.parametrize("shape", [[2, 3], ["n", 3]], ids=["numbers", "names"])
+def test_threads_of_a_compiled_model_spin_like_those_of_the_engine(shape: list[Any]) -> None:
+    proto = model([node("Relu", "x", "a")], [("x", FLOAT, shape)], [("a", FLOAT, shape)])
+    s = ow.InferenceSession(proto, fallback="error")
+    s.run(None, {"x": X})
+    (compiled,) = compiled_models(s)
+    (step,) = compiled.program.steps
+    options = step.part.runner._session._sess.session_options
+    with pytest.raises(RuntimeError, match="spin_duration_us"):  # it is not set
+        options.get_session_config_entry("session.intra_op.spin_duration_us")
+
+
 @pytest.mark.parametrize(
     ("preference", "entries"),
     [
-        ("default", {"session.intra_op.spin_duration_us": str(SPIN_MICROSECONDS[False])}),
+        ("default", {"session.intra_op.spin_duration_us": str(SPIN_MICROSECONDS["least"])}),
         ("low-power", {"session.intra_op.allow_spinning": "0"}),
     ],
 )
-def test_fallback_threads_spin_like_those_of_graphs(preference: Any, entries: dict[str, str]) -> None:
+def test_fallback_threads_spin_like_those_of_parts(preference: Any, entries: dict[str, str]) -> None:
     context = ow.ml.create_context(device="cpu", power_preference=preference)
     s = ow.InferenceSession(mixed_model(), context)
     (compiled,) = compiled_models(s)

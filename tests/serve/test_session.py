@@ -400,8 +400,8 @@ def test_server_stats_are_copies() -> None:
 @pytest.mark.parametrize(
     ("options", "entry", "value"),
     [
-        ({}, "spin_duration_us", str(SPIN_MICROSECONDS[False])),
-        ({"powerPreference": "high-performance"}, "spin_duration_us", str(SPIN_MICROSECONDS[True])),
+        ({}, "spin_duration_us", str(SPIN_MICROSECONDS["least"])),
+        ({"powerPreference": "high-performance"}, "spin_duration_us", str(SPIN_MICROSECONDS["short"])),
         ({"powerPreference": "low-power"}, "allow_spinning", "0"),
     ],
 )

@@ -21,6 +21,7 @@ from .base import (
     PowerPreference as PowerPreference,
     Returning as Returning,
     Runner as Runner,
+    Spinning as Spinning,
     TakingFeeds as TakingFeeds,
 )
 from .discovery import (

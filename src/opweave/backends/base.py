@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from .updates import Update
 
 PowerPreference = Literal["default", "high-performance", "low-power"]
+Spinning = Literal["long", "short", "least"]
+"""Time for which threads of an engine spin for the next operation before they sleep.
+
+"long" is the engine's default, for models: their calls cost the same as in the engine, also after pauses. "short" is for
+graphs, beside which other graphs run. "least" is for a part of a graph: other parts run between its runs.
+"""
 Returning = Callable[[Sequence[Memory]], list[Memory]]
 """Compute the outputs from the inputs."""
 TakingFeeds = Callable[[dict[str, Any]], list[Any]]
@@ -289,7 +295,9 @@ class Backend(RuleTable, ABC):
         return any(device.available and device.kind != "cpu" for device in self.devices())
 
     @abstractmethod
-    def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Runner:
+    def compile(
+        self, graph: Graph, *, device: str, power_preference: PowerPreference, spinning: Spinning = "short"
+    ) -> Runner:
         """Compile `graph`.
 
         Args:
@@ -297,7 +305,7 @@ class Backend(RuleTable, ABC):
                 outputs are the same.
             device: one of the back end's devices.
             power_preference: the power preference of the context.
-            alone: whether nothing else runs for a while; threads may then spin while they wait for the next operation.
+            spinning: how long threads spin for the next operation.
 
         Raises:
             OperationError: the engine rejects the graph.

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..backends import KEEPS_FLOAT32, Backend, How, Placement, PowerPreference, Runner, discover
+from ..backends import KEEPS_FLOAT32, Backend, How, Placement, PowerPreference, Runner, Spinning, discover
 from ..core.graph import Graph, Node, Operand, is_beyond, map_operands
 from ..core.guards import guarded_sizes
 from ..core.specialise import node_at
@@ -51,6 +51,7 @@ def compile(
     power_preference: PowerPreference,
     fuse: bool = True,
     alone: bool = True,
+    spinning: Spinning = "short",
     fallback: Literal["auto", "error"] = "auto",
     shares_processors: bool = False,
     wait: bool = True,
@@ -65,6 +66,7 @@ def compile(
         power_preference: for the engines.
         fuse: whether chains of element-wise operations become one loop, where an engine would run them one by one.
         alone: whether the graph does not run alternately with other graphs.
+        spinning: how long threads of an engine that runs the whole graph spin for the next operation.
         fallback: whether the host runs operations that a device lacks, or they are errors.
         shares_processors: whether another process needs the processors after each run.
         wait: whether to wait until the engines have compiled; otherwise the caller waits (`Runner.complete`).
@@ -80,7 +82,7 @@ def compile(
         "fuse": fuse,
         "fallback": fallback,
         "wait": wait,
-        "alone": alone and not shares_processors,
+        "spinning": spinning if alone and not shares_processors else "least",
     }
     full, sources = fold_empty(graph)
     if full.has_names:  # rivals are verified for graphs whose sizes are known
@@ -113,7 +115,7 @@ def _compile_for(
     device: str,
     power_preference: PowerPreference,
     fuse: bool,
-    alone: bool,
+    spinning: Spinning,
     fallback: Literal["auto", "error"],
     wait: bool,
 ) -> Program:
@@ -188,8 +190,8 @@ def _compile_for(
             return _prepare_kernel(part, host_device)
         engine, engine_device = engines[part.kind]
         sub, reads, writes = _sub_graph(legal, part, alone=len(parts) == 1)
-        is_alone = alone and len(parts) == 1
-        runner = engine.compile(sub, device=engine_device, power_preference=power_preference, alone=is_alone)
+        turns: Spinning = spinning if len(parts) == 1 else "least"
+        runner = engine.compile(sub, device=engine_device, power_preference=power_preference, spinning=turns)
         if fallback == "error":
             _require_device(runner, sub, engine_device)
         return CompiledSegment(runner, engine.space, engine_device, part.nodes, sub.nodes, reads, writes)

@@ -1,4 +1,4 @@
-"""Graphs with names of each family at odd sizes on an NVIDIA GPU, few enough to run under compute-sanitizer (`make sanitize-gpu`)."""
+"""Graphs with names of each family at odd sizes on an NVIDIA GPU, also under compute-sanitizer (`make sanitize-gpu`)."""
 
 from __future__ import annotations
 

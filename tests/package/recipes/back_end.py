@@ -11,7 +11,7 @@ from weakref import WeakSet
 import numpy as np
 
 from opweave import memory
-from opweave.backends import Backend, Device, How, PowerPreference, Runner
+from opweave.backends import Backend, Device, How, PowerPreference, Runner, Spinning
 from opweave.core import Desc, Graph, Node, Operand, ValidationError, require
 from opweave.ops import elementwise, matrix
 
@@ -93,7 +93,7 @@ class Accelerator(Backend):
         return made
 
     def compile(
-        self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
+        self, graph: Graph, *, device: str, power_preference: PowerPreference, spinning: Spinning = "short"
     ) -> Interpreter:
         """Nothing is to be compiled."""
         return Interpreter(self, graph)

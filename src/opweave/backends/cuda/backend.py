@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.graph import Graph
 from ...support.errors import ValidationError
-from .. import PRECISIONS, Device, PowerPreference, Precision
+from .. import PRECISIONS, Device, PowerPreference, Precision, Spinning
 from ..gpu.backend import GpuBackend
 from . import devices
 
@@ -152,7 +152,7 @@ class CudaBackend(GpuBackend):
         return CudaBackend(CudaDevice(NvidiaDriver(number, stream, owner)))
 
     def compile(
-        self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
+        self, graph: Graph, *, device: str, power_preference: PowerPreference, spinning: Spinning = "short"
     ) -> CudaRunner:
         from . import compiler
         from .executable import CudaRunner

@@ -26,7 +26,7 @@ from ...core.graph import Graph, Node
 from ...support import control_groups
 from ...support.errors import OperationError
 from ...support.formatting import duration, size
-from .. import Backend, How, PowerPreference, Runner
+from .. import Backend, How, PowerPreference, Runner, Spinning
 from . import messages
 from .pacing import stopped_seconds
 
@@ -121,10 +121,16 @@ class EngineProcess:
     # Requests --------------------------------------------------------------------------------------------------------
 
     def _compile(
-        self, backend: Backend, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
+        self,
+        backend: Backend,
+        graph: Graph,
+        *,
+        device: str,
+        power_preference: PowerPreference,
+        spinning: Spinning = "short",
     ) -> Runner:
         self._max_bytes = max(self._max_bytes, self._limits.max_bytes or memory_of(graph))
-        options = {"device": device, "power_preference": power_preference, "alone": alone}
+        options = {"device": device, "power_preference": power_preference, "spinning": spinning}
         number = next(self._numbers)
         described = messages.BackendMessage.of(backend), messages.GraphMessage.of(graph)
         while self._unused and self._process is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.dtypes import ANY, INFO, POWERS
 from ...support.errors import ValidationError
-from .. import Backend, Device, How, ModelSource, PowerPreference, Rule, RuleFunction
+from .. import Backend, Device, How, ModelSource, PowerPreference, Rule, RuleFunction, Spinning
 
 if TYPE_CHECKING:
     from ...core.graph import Graph, Node, Operand
@@ -202,11 +202,13 @@ class OnnxRuntime(Backend):
     def with_threads(self, threads: int) -> Backend:
         return self._variant(threads, self.precision)
 
-    def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:
-        return self._compile(graph, power_preference, alone)
+    def compile(
+        self, graph: Graph, *, device: str, power_preference: PowerPreference, spinning: Spinning = "short"
+    ) -> Any:
+        return self._compile(graph, power_preference, spinning)
 
     def _compile(
-        self, graph: Graph, power_preference: PowerPreference, alone: bool, measures: bool = False
+        self, graph: Graph, power_preference: PowerPreference, spinning: Spinning, measures: bool = False
     ) -> OrtSession:
         from ...core.guards import bind_scope
         from .sessions import SessionSettings, compile, packs_weights
@@ -214,8 +216,10 @@ class OnnxRuntime(Backend):
         # Providers of accelerators may require static shapes.
         any_size = self.plugin is None and not graph.has_names and packs_weights(graph)
         model = self.emit_graph(graph, any_size)
-        settings = SessionSettings(power_preference, alone, self.threads, self.precision, self.plugin, self.has_arena)
-        again = bind_scope(partial(self._compile, graph, power_preference, alone, measures=True))
+        settings = SessionSettings(
+            power_preference, spinning, self.threads, self.precision, self.plugin, self.has_arena
+        )
+        again = bind_scope(partial(self._compile, graph, power_preference, spinning, measures=True))
         return compile(graph, model, settings, again, measures)
 
     def compile_model(self, source: ModelSource, power_preference: PowerPreference) -> Any:
@@ -228,7 +232,7 @@ class OnnxRuntime(Backend):
             power_preference,
             self.threads,
             precision=self.precision,
-            whole=True,
+            spinning="long",
             source=source,
             has_arena=self.has_arena,
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...memory.spaces import Cell, Memory
 from ...support.errors import MLError, OperationError
-from .. import How, Measured, ModelSource, PowerPreference, Precision, Returning, Runner, TakingFeeds
+from .. import How, Measured, ModelSource, PowerPreference, Precision, Returning, Runner, Spinning, TakingFeeds
 from .constants import DEQUANTISES, MIXTURE, QUOTIENTS, READS_NARROW, add_constants, all_graphs, readers
 from .native import ENGINE_ERRORS, NativeSession, engine_call
 from .options import is_quantised, session_options
@@ -42,9 +42,8 @@ class ModelSession(Runner):
     Args:
         proto: the ModelProto without its constants, which are added to it.
         constants: arrays by name; large ones are passed by reference, mapped ones by file and offset.
-        alone: whether no other session runs in alternation with this one.
+        spinning: how long threads spin for the next operation.
         title: name of the model, for messages.
-        whole: whether the model is a user's whole model.
         source: returns `proto` and `constants` once more, to measure the kernels; None if that is impossible.
         has_arena: whether memory of a run is kept for later runs.
 
@@ -59,15 +58,14 @@ class ModelSession(Runner):
         constants: Mapping[str, np.ndarray],
         power_preference: PowerPreference,
         threads: int | None = None,
-        alone: bool = True,
+        spinning: Spinning = "short",
         title: str = "the model",
         precision: Precision = "float32",
-        whole: bool = False,
         source: ModelSource | None = None,
         has_arena: bool = True,
     ) -> None:
         self.title, self._source = title, source
-        self._settings = power_preference, threads, alone, title, precision, whole
+        self._settings = power_preference, threads, spinning, title, precision
         try:
             if proto.ir_version > KNOWN_IR or any(entry.version > KNOWN_OPSET for entry in proto.opset_import):
                 from .opsets import lower
@@ -82,11 +80,10 @@ class ModelSession(Runner):
             operators = {node.op_type for graph in graphs for node in graph.node}
             options = session_options(
                 power_preference,
-                alone,
+                spinning,
                 threads,
                 precision,
                 quantised=any(map(is_quantised, operators)),
-                whole=whole,
                 has_arena=has_arena,
             )
             disabled = _rewrite(proto, constants, graphs, operators, threads)

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 
 from ...support.processors import processors
-from .. import PowerPreference, Precision
+from .. import PowerPreference, Precision, Spinning
 from .native import ENGINE_ERRORS
 
 PRECISE_PRODUCTS = ("session.x64quantprecision", "1")
@@ -25,13 +25,13 @@ PRECISION_OPTIONS: dict[Precision, tuple[str, ...]] = {
 """Session options for each precision. `disable_quant_qdq` keeps the engine from fusing products with the nodes that dequantise
 their constants, which rounds the other operand to 8 bits. The option for bfloat16 has no effect on other processors."""
 
-SPIN_MICROSECONDS = {True: 200, False: 50}
-"""Time that threads spin for more work before they sleep, by whether the session is alone. Without spinning, networks of many
-small operations are slower. Spinning threads take cores from others: in `benchmarks/threads.py`, two dense layers took
-1.02 to 1.14 of ONNX Runtime's time with 2,000 us, and 0.93 to 1.00 with 200.
+SPIN_MICROSECONDS: dict[Spinning, int | None] = {"long": None, "short": 200, "least": 50}
+"""Time that threads spin for more work before they sleep; None for the engine's default, tens of milliseconds.
 
-A session of a whole model keeps the engine's default of tens of milliseconds: its calls must cost the same as in the engine,
-also after pauses, when sleeping threads have to be woken."""
+Without spinning, networks of many small operations are slower, and sleeping threads have to be woken after pauses: in
+`benchmarks/traffic.py`, a model with a custom operation took 1.26 of ONNX Runtime's time after pauses of 100 ms with 200 us,
+and 0.93 with 30,000. Spinning threads take cores from others: in `benchmarks/threads.py`, two dense layers took 1.02 to 1.14
+of ONNX Runtime's time with 2,000 us, and 0.93 to 1.00 with 200."""
 
 FOLDED_BYTES = 2**28
 """Largest result of constant folding by the engine. Without a limit, a few nodes that double their input take all memory
@@ -100,20 +100,18 @@ def hand_over(
 
 def session_options(
     power_preference: PowerPreference,
-    alone: bool = True,
+    spinning: Spinning = "short",
     threads: int | None = None,
     precision: Precision = "float32",
     quantised: bool = True,
-    whole: bool = False,
     has_arena: bool = True,
 ) -> onnxruntime.SessionOptions:
     """Make the options of a session.
 
     Args:
-        alone: whether no other session runs in alternation with this one.
+        spinning: how long threads spin for the next operation.
         threads: number of threads of an operation; None for all processors.
         quantised: whether the session may multiply integers.
-        whole: whether the session runs a whole model; threads then spin as long as by the engine's default.
         has_arena: whether memory of a run is kept for later runs.
     """
     options = onnxruntime.SessionOptions()
@@ -139,8 +137,8 @@ def session_options(
     # Each session has its own threads. While they spin for more work, they block other sessions.
     if power_preference == "low-power":
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    elif not whole:
-        options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS[alone]))
+    elif (duration := SPIN_MICROSECONDS[spinning]) is not None:
+        options.add_session_config_entry("session.intra_op.spin_duration_us", str(duration))
     return options
 
 

@@ -16,7 +16,7 @@ from ...core.graph import Graph, Node
 from ...core.sizes import Size
 from ...memory import is_same, trim
 from ...support.errors import OperationError
-from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Precision, Returning, Runner, Update
+from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Precision, Returning, Runner, Spinning, Update
 from .in_place import count_copies, updates_of, wrap_to_count
 from .native import CPU, ENGINE_ERRORS as ENGINE_ERRORS, NativeSession, engine_call
 from .options import (
@@ -48,14 +48,14 @@ class SessionSettings:
     """Settings of a context's sessions.
 
     Attributes:
-        alone: whether no other session runs in alternation with this one.
+        spinning: how long threads spin for the next operation.
         threads: number of threads of an operation; None for all processors.
         plugin: device of a plug-in provider; None for the CPU.
         has_arena: whether memory of a run is kept for later runs.
     """
 
     power_preference: PowerPreference
-    alone: bool
+    spinning: Spinning
     threads: int | None
     precision: Precision
     plugin: Plugin | None
@@ -71,7 +71,7 @@ def compile(
     proto, weights = ctx.finish(emitted)
     options = session_options(
         settings.power_preference,
-        settings.alone,
+        settings.spinning,
         settings.threads,
         precision,
         quantised=any(is_quantised(node.op_type) for node in (*ctx.nodes, *ctx.body_nodes)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...core.graph import Graph, Node, Operand, map_operands
-from .. import Backend, Device, How, PowerPreference, Precision, Rule
+from .. import Backend, Device, How, PowerPreference, Precision, Rule, Spinning
 from . import devices
 from .saturation import saturates
 
@@ -96,7 +96,9 @@ class OpenVino(Backend):
         then = "" if lacking.op.decomposition is None else " and would decompose it"
         return False, f"{self.name} has no rule for {lacking.title}{then}"
 
-    def compile(self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True) -> Any:
+    def compile(
+        self, graph: Graph, *, device: str, power_preference: PowerPreference, spinning: Spinning = "short"
+    ) -> Any:
         from .sessions import compile
 
         return compile(self, graph, device)

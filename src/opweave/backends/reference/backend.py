@@ -14,7 +14,7 @@ from ...core.dtypes import INFO, DataType, is_float, numpy_type
 from ...core.graph import Desc, Graph, Node, Operand, is_beyond, iter_operands, map_operands
 from ...core.specialise import node_at
 from ...support.errors import OperationError, ValidationError
-from .. import Backend, Device, How, PowerPreference, RuleFunction, Runner
+from .. import Backend, Device, How, PowerPreference, RuleFunction, Runner, Spinning
 
 if TYPE_CHECKING:
     from ...core.operation import Op
@@ -50,7 +50,7 @@ class Reference(Backend):
             self.lower(op)(_rule_of(function, op.operands))
 
     def compile(
-        self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
+        self, graph: Graph, *, device: str, power_preference: PowerPreference, spinning: Spinning = "short"
     ) -> _Interpreter:
         return _Interpreter(self, graph)
 

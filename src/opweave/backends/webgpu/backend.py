@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 
 from ...core.graph import Graph
 from ...support.errors import ValidationError, import_extra
-from .. import Backend, Device, PowerPreference
+from .. import Backend, Device, PowerPreference, Spinning
 from ..gpu.backend import GpuBackend
 from . import adapters
 
@@ -73,7 +73,7 @@ class WebGPU(GpuBackend):
         return cached, cached.device
 
     def compile(
-        self, graph: Graph, *, device: str, power_preference: PowerPreference, alone: bool = True
+        self, graph: Graph, *, device: str, power_preference: PowerPreference, spinning: Spinning = "short"
     ) -> DeviceRunner:
         from .executable import DeviceRunner
 

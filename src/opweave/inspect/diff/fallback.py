@@ -75,7 +75,7 @@ class FallbackNode:
 
         proto = ModelProto()
         proto.CopyFrom(self.model)
-        return ModelSession(proto, self.constants, "default", alone=False, title=self.model.graph.node[0].op_type)
+        return ModelSession(proto, self.constants, "default", spinning="least", title=self.model.graph.node[0].op_type)
 
     def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         """Run the node in ONNX Runtime."""

@@ -169,6 +169,7 @@ class CompiledModel(ModelProgram):
             power_preference=context.power_preference,
             fuse=self._fuses,
             alone=len(self.sections) == 1,
+            spinning="long",
             wait=False,  # kernels of all sections are compiled in parallel
         )
         self.choice, self.untried = program.choice, program.untried
@@ -206,7 +207,7 @@ class CompiledModel(ModelProgram):
             *source(),
             preference,
             threads,
-            alone=False,
+            spinning="least",
             title=title,
             precision=precision,
             source=source,
