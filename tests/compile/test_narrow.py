@@ -19,8 +19,9 @@ from opweave.backends.onnxruntime import narrow_models
 from opweave.backends.onnxruntime.model import evaluate
 from opweave.backends.onnxruntime.narrow import kernel_block
 from opweave.compile import constants as shared_constants
-from opweave.composites import convolution as convolution3d, gather_n_bits, matmul_n_bits
+from opweave.composites import convolution as convolution3d, gather_n_bits, matmul_n_bits, rms_normalization
 from opweave.composites.packing import QuantizedConstant
+from opweave.core.dtypes import numpy_type
 
 CPU = ow.ml.create_context(device="cpu", backend="onnxruntime", drafts=True)
 IEEE = ow.ml.create_context(device="cpu", backend="onnxruntime", precision="ieee", drafts=True)
@@ -676,3 +677,36 @@ def test_rows_of_named_zero_points(bits: int, block_size: int, weight: Any, scal
         graph = b.build({"y": y})
         results.append(context.compute(graph, {name: arrays[name] for name in graph.inputs})["y"])
     np.testing.assert_allclose(*results, rtol=1e-6)
+
+
+@pytest.mark.parametrize("zero_type", ["uint8", None])
+@pytest.mark.parametrize("is_input", [False, True], ids=["constant", "input"])
+@pytest.mark.parametrize("data_type", ["float32", "float16", "bfloat16", "float64"])
+def test_rows_take_scales_of_all_types(data_type: Any, is_input: bool, zero_type: Any) -> None:
+    numbers = np.random.default_rng(0).integers(0, 256, (6, 2, 8)).astype("uint8")
+    scale = (np.arange(1, 13).reshape(6, 2) / 8).astype(numpy_type(data_type))
+    zero = None if zero_type is None else np.full((6, 1), 0x53, zero_type)
+    arrays: dict[str, Any] = {"weight": numbers, "scale": scale, "indices": np.int32([5, 0])}
+
+    def computed(context: ow.MLContext) -> np.ndarray:
+        b = ow.MLGraphBuilder(context)
+        operands = {
+            name: b.input(name, array.dtype.name, array.shape) if is_input or name == "indices" else b.constant(array)
+            for name, array in arrays.items()
+        }
+        y = gather_n_bits(
+            b, **operands, zero_point=None if zero is None else b.constant(zero), width=32, bits=4, block_size=16
+        )
+        return context.compute(b.build({"y": y}), {name: arrays[name] for name in b.inputs})["y"]
+
+    reference = ow.ml.create_context(device="reference", drafts=True)
+    np.testing.assert_array_equal(computed(CPU).astype("float64"), computed(reference).astype("float64"))
+
+
+@pytest.mark.parametrize("context", [CPU, IEEE], ids=["float32", "ieee"])
+def test_numbers_beyond_float32_are_infinity_in_engines(context: ow.MLContext) -> None:
+    b = ow.MLGraphBuilder(context)
+    x = b.input("x", "float32", [2, 3])
+    y = rms_normalization(b, x, b.constant(np.ones(3, "float32")), 1, epsilon=1e39)
+    array = np.float32([[1, 2, 3], [-1, 0, 5]])
+    np.testing.assert_allclose(context.compute(b.build({"y": y}), {"x": array})["y"], 0 * array, atol=1e-18)

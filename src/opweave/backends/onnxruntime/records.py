@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import copysign, inf
 from struct import pack
 from typing import Any
 
@@ -55,19 +56,27 @@ class Subgraph(bytes):
     """An encoded GraphProto, as an attribute of a node."""
 
 
+def _in_float32(value: float) -> bytes:
+    """Encode a number; beyond the largest of float32, it is infinity."""
+    try:
+        return pack("<f", value)
+    except OverflowError:
+        return pack("<f", copysign(inf, value))
+
+
 def attribute(name: str, value: Any) -> bytes:
     """Encode an AttributeProto of a subgraph, an int, float, str, bytes, or a sequence of ints, floats or strings."""
     if isinstance(value, (bool, int, Size)):
         return field(1, name) + field(3, int(value)) + field(20, 2)
     if isinstance(value, float):
-        return field(1, name) + varint(2 << 3 | 5) + pack("<f", value) + field(20, 1)
+        return field(1, name) + varint(2 << 3 | 5) + _in_float32(value) + field(20, 1)
     if isinstance(value, Subgraph):
         return field(1, name) + field(6, bytes(value)) + field(20, 5)
     if isinstance(value, (str, bytes)):
         return field(1, name) + field(4, value) + field(20, 3)
     items = list(value)
     if items and all(isinstance(item, float) for item in items):
-        return field(1, name) + field(7, pack(f"<{len(items)}f", *items)) + field(20, 6)
+        return field(1, name) + field(7, b"".join(map(_in_float32, items))) + field(20, 6)
     if items and all(isinstance(item, str) for item in items):
         return field(1, name) + b"".join(field(9, item) for item in items) + field(20, 8)
     return field(1, name) + field(8, b"".join(varint(int(item)) for item in items)) + field(20, 7)

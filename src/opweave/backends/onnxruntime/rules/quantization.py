@@ -220,6 +220,7 @@ def _has_lookup(
 ) -> bool:
     """Whether the kernel that picks rows of a table supports all operands."""
     is_plain = bits != 2 and minimum is None and scale_unit is None and upper is None
+    is_plain = is_plain and scale.data_type in ("float32", "float16")
     # GatherBlockQuantized of ONNX Runtime 1.32 refuses zero points whose dimensions, or those of the scales, have names.
     has_numbers = zero_point is None or is_static((*scale.shape, *zero_point.shape))
     return is_plain and has_numbers and _has_blocks(weight, scale, zero_point, block_size)
