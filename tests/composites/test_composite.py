@@ -27,7 +27,7 @@ def _randn(*shape: int, dtype: str = "float32") -> np.ndarray:
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
-@pytest.mark.parametrize("size", [1, 2, 5, 20])
+@pytest.mark.parametrize("size", [1, 2, 5, 20, 4097, 2**31, 2**64 + 1])
 def test_local_response_normalization(device: str, size: int) -> None:
     x = _randn(2, 6, 3, 4)
     squares = np.zeros_like(x)

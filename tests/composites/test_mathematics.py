@@ -16,6 +16,7 @@ from support.every_device import DEVICES, context_on
 import opweave as ow
 from opweave import composites
 from opweave.composites import elementary
+from opweave.core.dtypes import numpy_type
 from opweave.lazy.custom_call import CustomOp
 
 CALLS = [range(*ends) for ends in pairwise((0, 5, *range(20, 201, 20)))]
@@ -179,3 +180,23 @@ def test_multinomial_needs_classes() -> None:
         composites.multinomial(
             builder, builder.input("x", "float32", [2, 0]), builder.input("k", "uint32", [4]), label="m"
         )
+
+
+@pytest.mark.parametrize("data_type", ["float64", "bfloat16"])
+@pytest.mark.parametrize(
+    ("length", "bins", "more"), [(521, 261, {"onesided": True, "inverse": True}), (1009, 1009, {}), (4096, 4096, {})]
+)
+def test_long_transforms_of_wide_and_narrow_types(data_type: Any, length: int, bins: int, more: dict[str, Any]) -> None:
+    x = np.random.default_rng(0).integers(-8, 9, (bins, 2)).astype(numpy_type(data_type))
+    numbers = x[:, 0].astype("complex128") + 1j * x[:, 1].astype("float64")
+    if more:
+        wanted = np.fft.irfft(numbers, length)[:, None]
+    else:
+        spectrum = np.fft.fft(numbers)
+        wanted = np.stack([spectrum.real, spectrum.imag], -1)
+    context = ow.ml.create_context(device="cpu", drafts=True)
+    b = ow.MLGraphBuilder(context)
+    y = composites.dft(b, b.input("x", data_type, x.shape), length, axis=0, **more)
+    got = context.compute(b.build({"y": y}), {"x": x})["y"].astype("float64")
+    tolerance = (1e-10 if data_type == "float64" else 0.02) * np.abs(wanted).max()
+    np.testing.assert_allclose(got, wanted, atol=tolerance)

@@ -260,7 +260,7 @@ def _stack_product(b: Operations, x: Operand, matrices: np.ndarray) -> Operand:
     if parts == 2:
         imaginary = np.stack([-matrices.imag, matrices.real], -1).reshape(count, inner, 2 * outer)
         real = np.stack([real, imaginary], 2).reshape(count, 2 * inner, 2 * outer)
-    product = b.matmul(b.reshape(x, [count, rows, inner * parts]), constant(b, real, "float32"))
+    product = b.matmul(b.reshape(x, [count, rows, inner * parts]), constant(b, real, x.data_type))
     return b.reshape(product, [count, rows, outer, 2])
 
 

@@ -17,6 +17,10 @@ from .declare import check_axis, column, declare, last_axis
 if TYPE_CHECKING:
     from ..ops import Operations
 
+MAX_WINDOW = 2**12
+"""The largest window of a local response normalisation whose neighbours are all counted. Of a larger one, those beyond the
+channels are left out: there may be more of them than loops and kernels can count. An estimate."""
+
 
 @declare(input=Limits(FLOATS, ranks=(4, 4)))
 def local_response_normalization(
@@ -51,21 +55,31 @@ def local_response_normalization(
     return input.desc
 
 
+def _neighbours(size: int, channels: int) -> tuple[int, int]:
+    """The number of channels before and after that of an element: of a large window, no more than there are."""
+    before, after = (size - 1) // 2, size // 2
+    if size <= MAX_WINDOW:
+        return before, after
+    others = max(int(channels) - 1, 0)
+    return min(before, others), min(after, others)
+
+
 @local_response_normalization.decompose
 def _(b: Operations, input: Operand, size: int, alpha: float, beta: float, bias: float) -> Operand:
     x = widen(b, input)
     batches, channels, height, width = x.shape
-    before, after = (size - 1) // 2, size // 2
+    before, after = _neighbours(size, channels)
     squares = b.reshape(x * x, [batches, 1, channels, height * width])
     # The mean includes the zeros around the channels. Poolings exclude their padding, so add the zeros before.
     padded = b.pad(squares, [0, 0, before, 0], [0, 0, after, 0])
-    mean = b.reshape(b.average_pool2d(padded, window_dimensions=[size, 1]), x.shape)
-    return narrow(b, x / b.pow(mean * alpha + bias, constant(b, beta, "float32")), input)
+    window = before + 1 + after
+    mean = b.reshape(b.average_pool2d(padded, window_dimensions=[window, 1]), x.shape)
+    return narrow(b, x / b.pow(mean * (alpha * (window / size)) + bias, constant(b, beta, "float32")), input)
 
 
 @local_response_normalization.expression
 def _(input: Traced, size: int, alpha: float, beta: float, bias: float) -> Traced:
-    x, before = expr.cast(input, "float32"), (size - 1) // 2
+    x, (before, after) = expr.cast(input, "float32"), _neighbours(size, input.shape[1])
     data_type: DataType = "float16" if input.data_type == "float16" else "float32"
 
     def element(n: Traced, c: Traced, h: Traced, w: Traced) -> Traced:
@@ -73,7 +87,7 @@ def _(input: Traced, size: int, alpha: float, beta: float, bias: float) -> Trace
             near = x.padded(0)[n, c + k - before, h, w]
             return near * near
 
-        scale = expr.sum_over(size, square) * (alpha / size) + bias
+        scale = expr.sum_over(before + 1 + after, square) * (alpha / size) + bias
         return expr.cast(x[n, c, h, w] / _power(scale, beta, alpha > 0 and bias >= 0), data_type)
 
     return expr.compute(input.shape, element)

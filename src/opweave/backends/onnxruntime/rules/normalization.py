@@ -112,7 +112,9 @@ ort.rename({ops.softmax: "Softmax"})
 # The kernel requires an odd size, and that alpha and beta are positive.
 ort.rename(
     {composites.local_response_normalization: "LRN"},
-    when=lambda input, size, alpha, beta: is_single(input) and size % 2 == 1 and alpha > 0 and beta > 0,
+    when=lambda input, size, alpha, beta: (
+        is_single(input) and size % 2 == 1 and size <= composites.MAX_WINDOW and alpha > 0 and beta > 0
+    ),
 )
 
 

@@ -136,7 +136,7 @@ MAX_BIAS = 2.0**20
 
 
 def _has_window(size: int, bias: float) -> bool:
-    return size % 2 == 1 and 1 / MAX_BIAS <= bias <= MAX_BIAS
+    return size % 2 == 1 and size <= composites.MAX_WINDOW and 1 / MAX_BIAS <= bias <= MAX_BIAS
 
 
 @openvino.lower(composites.local_response_normalization, when=_has_window)
