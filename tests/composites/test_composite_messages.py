@@ -92,6 +92,11 @@ ROWS = np.ones((2, 2), "uint8"), np.float32(0.5), np.uint8(0)
             "input_scales[0] must have one element, got",
         ),
         (
+            composites.quantized_concat,
+            Call([], [ROWS[1]], [ROWS[2]], *ROWS[1:], 0),
+            "inputs must have at least one operand, got none",
+        ),
+        (
             composites.dequantized_matmul,
             Call(*ROWS[:2], *ROWS[:2], bias=floats(3)),
             "bias must have shape [2], the number of",

@@ -433,13 +433,13 @@ class Op(Generic[P, R]):
             for operand in value if isinstance(value, tuple) else (value,):
                 desc = operand.desc
                 if isinstance(data_types, str):
-                    expected = _first(inputs[data_types]).data_type
+                    expected = _first(inputs, data_types).data_type
                     if desc.data_type != expected:
                         raise ValidationError(f"{name} must have the data type of {data_types}, {expected}, got {desc}")
                 elif desc.data_type not in data_types:
                     raise ValidationError(f"{name} must be {either(data_types)}, got {desc}")
                 if isinstance(ranks, str):
-                    rank = _first(inputs[ranks]).rank
+                    rank = _first(inputs, ranks).rank
                     if len(desc.shape) != rank:
                         raise ValidationError(f"{name} must have the rank of {ranks}, {rank}, got {desc}")
                 elif not ranks[0] <= len(desc.shape) <= ranks[1]:
@@ -459,7 +459,10 @@ def descs_of(result: Desc | Sequence[Desc]) -> tuple[Desc, ...]:
     return (result,) if isinstance(result, Desc) else tuple(result)
 
 
-def _first(value: Any) -> Operand:
+def _first(inputs: Mapping[str, Any], name: str) -> Operand:
+    """An operand, or the first of several, which others must be like."""
+    value = inputs[name]
+    require(value != (), f"{name} must have at least one operand, got none")
     operand: Operand = value[0] if isinstance(value, tuple) else value
     return operand
 
