@@ -138,6 +138,8 @@ def context(device: str) -> ow.MLContext:
 
 def witness(case: Case) -> tuple[str, list[list[Any]]]:
     """The results of each run, and who computed them; an empty name if nothing can."""
+    if _engine_differs(case.model.graph.node[0]):
+        return _evaluated(case)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -150,6 +152,21 @@ def witness(case: Case) -> tuple[str, list[list[Any]]]:
     except Exception as error:  # the engine has errors of many kinds
         if case.node_type in UNRELIABLE or (case.node_type in FLATTENING and case.opset < 13):
             return "", [[str(error)]]
+    return _evaluated(case)
+
+
+def _engine_differs(node: onnx.NodeProto) -> bool:
+    """Whether ONNX Runtime is known to differ from ONNX's reference evaluator, or to crash."""
+    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return (
+        (node.op_type == "Split" and "" in node.output)  # a crash
+        or (node.op_type == "Attention" and bool(attributes.get("is_causal")))  # one query sees all keys
+        or (node.op_type == "Resize" and attributes.get("coordinate_transformation_mode") == b"pytorch_half_pixel")
+    )
+
+
+def _evaluated(case: Case) -> tuple[str, list[list[Any]]]:
+    """The results of ONNX's reference evaluator, as `witness` returns them."""
     from onnx.reference import ReferenceEvaluator
 
     try:
@@ -164,6 +181,8 @@ def compare(rng: random.Random, number: int, devices: Sequence[str] = ("cpu", "r
     """Run a model on devices, and compare it with its witness."""
     case = make_case(rng, number)
     specialise = rng.choice(["always", "always", "auto"])
+    if _engine_differs(case.model.graph.node[0]):
+        specialise = "always"  # else the engine runs the model as it is
     name, expected = witness(case)
     for device in devices:
         try:

@@ -241,6 +241,7 @@ def test_clip(low: float | None, high: float | None) -> None:
     check_node("Clip", X, *arrays, constants=known)
     attributes = {name: value for name, value in (("min", low), ("max", high)) if value is not None}
     check_node("Clip", X, opset=7, **attributes)
+    check_node("Clip", np.float32([-np.inf, 1, np.inf]), opset=7, **attributes)
 
 
 @pytest.mark.parametrize("constants", [(), (1,), (2,), (1, 2)])

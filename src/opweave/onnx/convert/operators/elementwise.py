@@ -204,9 +204,14 @@ def _number(bound: Tensor | None) -> int | float | None:
     return number
 
 
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+
+
 @converts("Clip", moved=["min", "max"])
-def _(b: MLGraphBuilder, x: MLOperand, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
+def _(b: MLGraphBuilder, x: MLOperand, min: Tensor | None = None, max: Tensor | None = None, *, opset: int) -> Tensor:
     low, high = _number(min), _number(max)
+    if opset < 11:  # the bounds were attributes, whose defaults also cut off infinity
+        low, high = -MAX_FLOAT32 if min is None else low, MAX_FLOAT32 if max is None else high
     is_computed = (min is not None and low is None) or (max is not None and high is None)
     if not is_computed and (low is None or high is None or not low > high):
         return b.clamp(x, min_value=low, max_value=high)
