@@ -514,7 +514,7 @@ class Drafts:
                 raise ow.ValidationError("delta must not be 0")
             if (end - first) // delta > MAX_RANGE:
                 raise Abandoned
-            return _data(self.g.builders[k], _range(first, end, delta, data_type))
+            return _data(self.g.builders[k], _range([first, end, delta], data_type))
 
         operands = [part.operand for part in parts]
         (result,) = self.add(dynamic.range, label, lambda: self.g.builder.range(*operands, label=label), fixed, parts)
@@ -523,7 +523,7 @@ class Drafts:
                 [part.at(k) for part in parts] if result.twins[k] is not None else [] for k in range(len(result.twins))
             ]
             result.numbers = [
-                None if twin is None else _range(*(int(n.item()) for n in row), data_type)
+                None if twin is None else _range([int(n.item()) for n in row], data_type)
                 for twin, row in zip(result.twins, arrays, strict=True)
             ]
 
@@ -726,9 +726,9 @@ def _is_chain(value: Any) -> bool:
     return getattr(value, "numbers", None) is not None
 
 
-def _range(first: int, end: int, delta: int, data_type: str) -> np.ndarray:
+def _range(limits: Sequence[int], data_type: str) -> np.ndarray:
     """`np.arange`, which overflows where the limits are far apart in the direction that gives no elements."""
-    return np.array(range(first, end, delta), object).astype(data_type)
+    return np.array(range(*limits), object).astype(data_type)
 
 
 def _data(builder: Any, array: np.ndarray) -> Any:
