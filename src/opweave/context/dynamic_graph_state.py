@@ -317,7 +317,7 @@ class DynamicGraphState(GraphState):
             self._is_preparing = True
         from ..support.background import background
 
-        background.put(partial(_compile_tailored, ref(self), key))
+        background.put(partial(_compile_tailored, ref(self), key), waits=True)
 
     def compile_tailored(self, key: tuple[Shape, ...]) -> None:
         """Compile a program for the sizes of these shapes, and use it for the sizes that are nearest to them."""

@@ -20,6 +20,7 @@ from ...expr.tracing import inputs_of, make_formula
 from ...kernels.expression import descs_of, program_of
 from ...ops import constants
 from ...ops.movement import reshape
+from ...support.background import background
 from ...support.cache import Cache, exact
 from ...support.errors import ValidationError
 from .. import Backend
@@ -70,6 +71,7 @@ def _apply(node: Node, backend: Backend, array_of: Callable[[Operand], Traced]) 
 
 def trace(node: Node, backend: Backend) -> Formula | Special:
     """Trace a node, with an input for each operand."""
+    background.give_way()
     key = node.remember(_structure_of), exact(form_of(node, backend))
     return _cache_for(node).make(key, lambda: _trace(node, backend, descs_of(node.inputs)))
 

@@ -21,6 +21,7 @@ from ...expr.gpu.kernel import divisor_values
 from ...expr.ir import Formula, Input, Output, Stored
 from ...expr.simplify import simplify
 from ...expr.tracing import make_formula, of_input
+from ...support.background import background
 from ..size_input import SizeInput
 from .backend import GpuBackend
 from .constants import GpuConstant
@@ -152,6 +153,7 @@ class Kernels:
         A kernel that reads a single array is not repeated while the array is unchanged: several products may read the same
         reordered operand. Users' kernels are always added: their text may not show all arguments.
         """
+        background.give_way()
         self.begun += self.backend.begin(kernels)
         for kernel in kernels:
             pairs = list(zip(kernel.bindings, kernel.writes, strict=True))

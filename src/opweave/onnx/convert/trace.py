@@ -24,6 +24,7 @@ from ...core.bodies import add_input
 from ...core.graph import Graph, MLOperand
 from ...core.operation import Op
 from ...core.sizes import is_static as is_fixed
+from ...support.background import background
 from ...support.errors import DataError, MLError, NotSupportedError, OperationError, ValidationError
 from ...support.names import short_repr
 from ...support.settings import STRICT
@@ -292,6 +293,7 @@ class Tracer:
 
     def _steps(self, node: NodeProto) -> list[TracedNode]:
         """Trace a node: one step, or the steps of the nodes that replace it; `DataError` if the node is invalid."""
+        background.give_way()
         try:
             steps = self._trace(node)
         except (MLError, Unsupported):

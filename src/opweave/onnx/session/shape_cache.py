@@ -568,7 +568,7 @@ class ShapeCache:
 
         # The task keeps only inputs that may determine shapes.
         small = {name: np.array(array) for name, array in feed.items() if name in values or may_decide(array)}
-        background.put(partial(_compile_tailored, ref(self), shapes, small, list(values)))
+        background.put(partial(_compile_tailored, ref(self), shapes, small, list(values)), waits=True)
 
     def compile_tailored(self, shapes: Shapes, feed: Mapping[str, Any], deciding: Collection[str]) -> None:
         """Compile the model for these shapes, and use it for those that are nearest to them."""
