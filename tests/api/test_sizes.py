@@ -30,7 +30,7 @@ from opweave.composites import (
 )
 from opweave.context.dynamic_graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.context.graph import program_of, state_of
-from opweave.core import size_bounds
+from opweave.core import size_bounds, sizes as sizes_module
 from opweave.core.graph import Graph
 from opweave.core.guards import Guards, explore
 from opweave.core.size_bounds import lower_bound
@@ -50,6 +50,7 @@ from opweave.core.sizes import (
     MAX_DEPTH,
     LongFormulaError,
     Size,
+    SizesOfCall,
     _sum_at,
     answer_for_all,
     call_of,
@@ -163,6 +164,7 @@ def test_deepest_formulas_are_evaluated(kind: str) -> None:
         formula = call_of(kind, M, formula + 1, 2) if kind == "where" else call_of(kind, formula + 1, 2)
     for numbers in ({"n": 2**51 + k, "m": k % 2} for k in range(2 * COMPILED_AT)):
         assert function_of([source_of(formula)])(numbers) == (formula.at(numbers),)
+        assert formula.at(_of_call(**numbers)) == formula.at(numbers)
     assert pickle.loads(pickle.dumps(formula)) == formula
 
 
@@ -235,6 +237,45 @@ def test_first_and_later_evaluations_of_a_call_agree(kind: str) -> None:
     first = [_sum_at(formula.terms, sizes) for sizes in numbers]
     assert first == [function_of([source_of(formula)])(sizes)[0] for sizes in numbers]
     assert first == [formula.at(sizes) for sizes in numbers]
+    assert first == [formula.at(_of_call(**sizes)) for sizes in numbers]
+
+
+def test_formulas_share_factors_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    quotients: list[int] = []
+
+    def divide(a: int, b: int) -> int:
+        quotients.append(a)
+        return a // b
+
+    monkeypatch.setitem(sizes_module._CALLS, "//", divide)
+    half, sizes = (N + 1) // 2, _of_call(n=6)
+    formulas: list[Any] = [half, half + M, half * (half // 2), 3 * half - 1]
+    assert [formula.at({"n": 6, "m": 2}) for formula in formulas] == [3, 5, 3, 8]
+    quotients.clear()
+    sizes["m"] = 2
+    assert [formula.at(sizes) for formula in formulas * 2] == [3, 5, 3, 8] * 2
+    assert quotients == [7, 3]
+
+
+def test_a_call_compiles_one_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    formulas: list[Any] = [(Size("one formula a call") + k) // 2 for k in range(3)]
+    compiled: list[Any] = []
+
+    def source(size: Any) -> str:
+        compiled.extend(str(formula) for formula in formulas if str(formula) == str(size))
+        return source_of(size)
+
+    monkeypatch.setattr(sizes_module, "source_of", source)
+    for number in range(COMPILED_AT + 4):
+        sizes = _of_call(**{"one formula a call": number})
+        assert [formula.at(sizes) for formula in formulas] == [(number + k) // 2 for k in range(3)]
+        assert len(compiled) == min(3, max(0, number - COMPILED_AT + 2))
+
+
+def _of_call(**numbers: int) -> SizesOfCall:
+    sizes = SizesOfCall()
+    sizes.update(numbers)
+    return sizes
 
 
 def test_size_without_a_scope_has_no_number_and_no_order() -> None:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .sizes import Dimension, Factor, Size, add, call_of, multiply, variables_of
+from .sizes import Dimension, Factor, Size, SizesOfCall, add, call_of, multiply, variables_of
 
 
 class HasSizes(ABC):
@@ -84,7 +84,7 @@ def match_sizes(pairs: Iterable[tuple[Iterable[Any], Iterable[int]]]) -> dict[st
     >>> match_sizes([((n, 3), (2, 3)), ((n,), (2,))]), match_sizes([((n, n), (2, 3))])
     ({'n': 2}, None)
     """
-    sizes: dict[str, int] = {}
+    sizes = SizesOfCall()
     for named, shape in pairs:
         for declared, size in zip(named, shape, strict=True):
             if (sizes.setdefault(declared.name, size) if isinstance(declared, Size) else declared) != size:

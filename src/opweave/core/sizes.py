@@ -721,6 +721,21 @@ def call_of(kind: str, *arguments: Dimension) -> Dimension:
     return size_of({(Factor(kind, text, arguments),): 1})
 
 
+class SizesOfCall(dict[str, int]):
+    """The sizes of a call by name, with the values of formulas and factors that were evaluated for them.
+
+    The formulas of a program share most of their factors. Sizes may be added, but must not change. One formula is compiled for
+    a call: a program has hundreds of them.
+    """
+
+    __slots__ = ("has_compiled", "values_of")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values_of: dict[Any, int] = {}
+        self.has_compiled = False
+
+
 @lru_cache(MAX_FUNCTIONS)
 def _function_of(terms: tuple[Term, ...]) -> Callable[[Mapping[str, int]], int]:
     """The function that evaluates a formula for sizes by name. Equal formulas share it."""
@@ -731,7 +746,8 @@ class _Evaluation:
     """A function that evaluates a formula for sizes by name.
 
     A program has many sizes, which are evaluated for each combination of names: generated code takes a tenth. Compiling it
-    takes as long as a hundred evaluations, and most formulas are evaluated for the first sizes alone.
+    takes as long as a hundred evaluations, and most formulas are evaluated for the first sizes alone. For `SizesOfCall`, each
+    formula and each factor is evaluated once.
     """
 
     def __init__(self, terms: tuple[Term, ...]) -> None:
@@ -739,12 +755,28 @@ class _Evaluation:
         self._function: Callable[[Mapping[str, int]], int] | None = None
 
     def __call__(self, sizes: Mapping[str, int]) -> int:
-        if self._function is None:
-            self._calls += 1
-            if self._calls < COMPILED_AT:
-                return _sum_at(self._terms, sizes)
-            self._function = eval(f"lambda s: {source_of(Size('', self._terms))}", dict(_FUNCTIONS))
-        return self._function(sizes)
+        if self._function is not None:
+            return self._function(sizes)
+        if type(sizes) is SizesOfCall:
+            return self._for_call(sizes)
+        self._calls += 1
+        return _sum_at(self._terms, sizes) if self._calls < COMPILED_AT else self._compile()(sizes)
+
+    def _for_call(self, sizes: SizesOfCall) -> int:
+        value = sizes.values_of.get(self)
+        if value is not None:
+            return value
+        self._calls += 1
+        if self._calls >= COMPILED_AT and not sizes.has_compiled:
+            sizes.has_compiled = True
+            return self._compile()(sizes)
+        value = sizes.values_of[self] = _shared_sum_at(self._terms, sizes)
+        return value
+
+    def _compile(self) -> Callable[[Mapping[str, int]], int]:
+        function: Callable[[Mapping[str, int]], int]
+        function = self._function = eval(f"lambda s: {source_of(Size('', self._terms))}", dict(_FUNCTIONS))
+        return function
 
 
 def depth_of(dimension: Dimension) -> int:
@@ -795,6 +827,33 @@ def _factor_at(factor: Factor, sizes: Mapping[str, int]) -> int:
 
 def _at(dimension: Dimension, sizes: Mapping[str, int]) -> int:
     return _sum_at(dimension.terms, sizes) if isinstance(dimension, Size) else dimension
+
+
+def _shared_sum_at(terms: tuple[Term, ...], sizes: SizesOfCall) -> int:
+    """The value of a formula, whose factors are evaluated once for these sizes."""
+    total, values_of = 0, sizes.values_of
+    for factors, number in terms:
+        for factor in factors:
+            value = values_of.get(factor)
+            if value is None:
+                value = values_of[factor] = _shared_factor_at(factor, sizes)
+            number *= value
+        total += number
+    return total
+
+
+def _shared_factor_at(factor: Factor, sizes: SizesOfCall) -> int:
+    if not factor.arguments:
+        return _factor_at(factor, sizes)
+    if factor.kind == "where":
+        condition, left, right = factor.arguments
+        return _shared_at(left if _shared_at(condition, sizes) else right, sizes)
+    number: int = _CALLS[factor.kind](*[_shared_at(argument, sizes) for argument in factor.arguments])
+    return number
+
+
+def _shared_at(dimension: Dimension, sizes: SizesOfCall) -> int:
+    return _shared_sum_at(dimension.terms, sizes) if isinstance(dimension, Size) else dimension
 
 
 def _is_product(size: Size) -> bool:

@@ -10,7 +10,7 @@ from .graph import MAX_DIMENSION, Builder, Desc, Graph, Node, Operand, map_opera
 from .operation import descs_of
 from .shapes import Shape
 from .size_values import at, sizes_in, values_at, variables_in
-from .sizes import Size, UnknownName, function_of, is_static, source_of, unknown_name
+from .sizes import Size, SizesOfCall, UnknownName, function_of, is_static, source_of, unknown_name
 
 
 def sizes_of(descs: Mapping[str, Desc], shapes: Mapping[str, Shape], subject: str) -> dict[str, int]:
@@ -27,7 +27,7 @@ def sizes_of(descs: Mapping[str, Desc], shapes: Mapping[str, Shape], subject: st
     Traceback (most recent call last):
     opweave.support.errors.ValidationError: dispatch: n is 2 in input 'x' and 5 in input 'y'
     """
-    sizes: dict[str, int] = {}
+    sizes = SizesOfCall()
     origins: dict[str, str] = {}
     for name, desc in descs.items():
         shape = shapes[name]
