@@ -19,6 +19,7 @@ from opweave.expr import Traced, ir, trace
 from opweave.expr.array import apply
 from opweave.expr.evaluate import evaluate
 from opweave.expr.gpu import Block, Features, GpuKernel, GpuModule, kernels, mathematics, refusal_of, scatter
+from opweave.expr.gpu.lowering import most_buffers
 
 
 def run_program(program: ir.Formula, arrays: Sequence[np.ndarray], features: Features = ALL) -> list[np.ndarray]:
@@ -26,7 +27,9 @@ def run_program(program: ir.Formula, arrays: Sequence[np.ndarray], features: Fea
     runner = Runner(features)
     for source, array in zip(program.inputs, arrays, strict=True):
         runner.fill(source, array)
-    runner.run(kernels(program, features))
+    lowered = kernels(program, features)
+    assert max(len(kernel.bindings) for kernel in lowered) <= most_buffers(program)
+    runner.run(lowered)
     return [runner.result(output) for output in program.outputs]
 
 
@@ -585,3 +588,9 @@ def test_unsupported_names_missing_feature() -> None:
     assert refusal_of(checked, Features()).startswith("p: a GPU cannot report a failed check: the index")
     large = trace(add, "p", [Desc("uint8", (2**31,))])
     assert refusal_of(large, Features()) == "p: uint8[2147483648] has more than 2147483647 elements"
+
+
+def test_refusals_lower_nothing_unless_buffers_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = trace(lambda x: ex.exp(x) / 7, "p", [Desc("float32", (3, 5))])
+    monkeypatch.setattr("opweave.expr.gpu.lowering.kernels", lambda *_: pytest.fail("lowered"))
+    assert refusal_of(program, Features()) == ""

@@ -31,6 +31,9 @@ MAX_REPEATED_STEPS = 4096
 MAX_UNDIVIDED_ELEMENTS = 1 << 15
 """Larger reductions to few results are divided into parts."""
 
+STORED_BY_REDUCTION = 3
+"""Maximum number of arrays that a reduction stores: those of parts, and the results."""
+
 MAX_REDUCTIONS = 4
 """One reduction may use 1/4 of the `max_iterations` of a device: a kernel may have several reductions."""
 
@@ -59,11 +62,21 @@ def _find_refusal(program: Formula, features: Features) -> str:
     for node in walk(*program.roots, *(stored.body for stored in program.stored)):
         if node.type in ("int64", "uint64") and not features.int64:
             return f"{program.name}: the device has no {node.type}"
-    for kernel in kernels(program, features):
-        if len(kernel.bindings) > features.max_buffers:
-            count = len(kernel.bindings)
-            return f"{kernel.title} takes {count} buffers, the device has {features.max_buffers}"
+    if most_buffers(program) > features.max_buffers:
+        for kernel in kernels(program, features):
+            if len(kernel.bindings) > features.max_buffers:
+                count = len(kernel.bindings)
+                return f"{kernel.title} takes {count} buffers, the device has {features.max_buffers}"
+    elif program.has_sizes:
+        _limit_numbers(program, ())
     return ""
+
+
+def most_buffers(program: Formula) -> int:
+    """At least the number of buffers that a kernel of the program takes, without lowering the program."""
+    roots = [*program.roots, *(stored.body for stored in program.stored)]
+    stored = STORED_BY_REDUCTION * sum(isinstance(node, Reduce) for node in walk(*roots))
+    return len({*program.inputs, *sources_of(roots)}) + len(program.stored) + len(program.outputs) + stored
 
 
 def kernels(program: Formula, features: Features) -> list[GpuKernel]:
@@ -113,22 +126,7 @@ class _Lowering:
         for group in self._groups():
             self._add(group[0].axes, [Target(output, output.body) for output in group])
         if program.has_sizes:
-            self._limit_numbers()
-
-    def _limit_numbers(self) -> None:
-        """Let these kernels run only for sizes with which positions and parameters fit into int32."""
-        bodies = [*(stored.body for stored in self.program.stored), *self.program.roots]
-        arrays: list[ir.Source | Output] = [*self.program.inputs, *self.program.stored, *self.program.outputs]
-        counts = list(dict.fromkeys(array.desc.element_count for array in arrays))
-        pairs = [(size, kernel.workgroups) for kernel in self.kernels for size in kernel.sizes]
-        parameters: list[Any] = [
-            size for size, counts in pairs if not any(is_same_size(size, count) for count in counts)
-        ]
-        for number in dict.fromkeys([*ends_of_positions(*bodies), *parameters]):
-            if _may_exceed(number, counts) and number > MAX_ELEMENTS:
-                raise ValidationError(f"{self.program.name}: the position {number} is beyond int32")
-            if _may_exceed(-number, counts) and number < -MAX_ELEMENTS:
-                raise ValidationError(f"{self.program.name}: the position {number} is beyond int32")
+            _limit_numbers(program, self.kernels)
 
     def _groups(self) -> list[list[Output]]:
         """Outputs that one kernel computes: with the same axes and packing, within the limit of buffers."""
@@ -238,6 +236,20 @@ class _Lowering:
             return ir.Cast(substitute(at, {parts.part: ir.Cast(best, "index")}), "int32")
         partial = self._store(Reduce(node.reduction, (parts.position, *rest), parts.mask(node, first)))
         return Reduce(node.reduction, (*whole, parts.part), partial)
+
+
+def _limit_numbers(program: Formula, kernels: Sequence[GpuKernel]) -> None:
+    """Let kernels run only for sizes with which positions and parameters fit into int32."""
+    bodies = [*(stored.body for stored in program.stored), *program.roots]
+    arrays: list[ir.Source | Output] = [*program.inputs, *program.stored, *program.outputs]
+    counts = list(dict.fromkeys(array.desc.element_count for array in arrays))
+    pairs = [(size, kernel.workgroups) for kernel in kernels for size in kernel.sizes]
+    parameters: list[Any] = [size for size, counts in pairs if not any(is_same_size(size, count) for count in counts)]
+    for number in dict.fromkeys([*ends_of_positions(*bodies), *parameters]):
+        if _may_exceed(number, counts) and number > MAX_ELEMENTS:
+            raise ValidationError(f"{program.name}: the position {number} is beyond int32")
+        if _may_exceed(-number, counts) and number < -MAX_ELEMENTS:
+            raise ValidationError(f"{program.name}: the position {number} is beyond int32")
 
 
 def _may_exceed(number: Dimension, counts: Sequence[int]) -> bool:
