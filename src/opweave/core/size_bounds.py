@@ -8,7 +8,7 @@ from math import inf, prod
 from typing import TypeAlias
 
 from .size_values import variables_in
-from .sizes import MAX_INTERVALS, Dimension, Factor, divide_bound, order_of
+from .sizes import MAX_INTERVALS, Dimension, Factor, Term, divide_bound, order_of
 
 MAX_EXPANDED = 1000
 """Maximum number of terms of an expanded product: that of k names has 2**k terms."""
@@ -25,11 +25,14 @@ def lower_bound(extent: Dimension) -> float:
     >>> lower_bound(n * m - m), lower_bound(n - m)
     (0, -inf)
     """
-    if isinstance(extent, int):
-        return extent
+    return extent if isinstance(extent, int) else _lower_bound_of(extent.terms)
+
+
+@lru_cache(MAX_INTERVALS)
+def _lower_bound_of(terms: tuple[Term, ...]) -> float:
     # Replace each factor by `least + excess`, with excess >= 0. If all other terms are 0 or more, the constant is a bound.
     total: Expansion = {(): 0}
-    for factors, coefficient in extent.terms:
+    for factors, coefficient in terms:
         product = _expand(factors, coefficient)
         if product is None:
             return -inf
