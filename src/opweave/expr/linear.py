@@ -9,6 +9,7 @@ from typing import Any
 from ..core.size_bounds import is_always_less
 from ..core.sizes import Dimension
 from .ir import Call, Const, Expr, Index, Load, walk
+from .ranges import bounds, is_inside
 
 
 @dataclass(slots=True)  # not frozen: a frozen one takes four times as long to make
@@ -91,6 +92,39 @@ def place(load: Load) -> Linear:
         total = total.plus(linear(index), stride)
         stride *= size
     return total
+
+
+class Positions:
+    """The positions in the expressions of a kernel as linear sums, which code asks for again in each statement."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Expr, Linear] = {}
+        self._operands: dict[Expr, tuple[Expr, ...]] = {}
+        self._in_bounds: dict[Load, bool] = {}
+
+    def sum_of(self, node: Expr) -> Linear:
+        """The position that a load reads, or that a sum is, as a linear sum."""
+        total = self._sums.get(node)
+        if total is None:
+            total = self._sums[node] = place(node) if isinstance(node, Load) else linear(node)
+        return total
+
+    def operands_of(self, node: Expr) -> tuple[Expr, ...]:
+        """The nodes that a node is computed from; sums of positions are expanded."""
+        operands = self._operands.get(node)
+        if operands is None:
+            is_expanded = isinstance(node, Load) or is_sum(node)
+            operands = self._operands[node] = tuple(self.sum_of(node).others) if is_expanded else node.parts
+        return operands
+
+    def exists(self, load: Load) -> bool:
+        """Whether a load is known to be in bounds."""
+        is_in_bounds = self._in_bounds.get(load)
+        if is_in_bounds is None:
+            pairs = zip(map(bounds, load.parts), load.source.desc.shape, strict=True)
+            is_in_bounds = all(span is not None and is_inside(span, size) for span, size in list(pairs))
+            self._in_bounds[load] = is_in_bounds
+        return is_in_bounds
 
 
 def magnitude_of(factor: Dimension) -> tuple[Any, bool]:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from ...core.size_bounds import is_always_less
 from ...core.sizes import Dimension, Size, is_same_size, may_exceed
 from ..ir import Bitcast, Call, Cast, Const, Expr, Index, Load, Reduce, Source, size_of, walk
-from ..linear import Linear, is_sum, linear, magnitude_of, place
+from ..linear import Linear, is_sum, magnitude_of
 from ..printing import letter
-from ..ranges import bounds, is_inside
 from . import elements
 from .elements import call_of, function, is_simple, operand
 from .mathematics import words
@@ -83,14 +82,6 @@ class _Loop:
         if within:
             first, end = within.name, f"min({within.name} + {within.step}{self.unit}, {end})"
         return f"for (var {name} = {first}; {name} < {end}; {name} += {self.step}{self.unit}) {{"
-
-
-def exists(load: Load) -> bool:
-    """Whether a load is known to be in bounds."""
-    ranges = [bounds(part) for part in load.parts]
-    return all(
-        span is not None and is_inside(span, size) for span, size in zip(ranges, load.source.desc.shape, strict=True)
-    )
 
 
 class Block:
@@ -249,9 +240,7 @@ class Block:
         """The nodes that a node is computed from; sums of positions are expanded."""
         if self._name_of(node) is not None:
             return ()
-        if isinstance(node, Load):
-            return tuple(place(node).others)
-        return tuple(linear(node).others) if is_sum(node) else node.parts
+        return self.module.positions.operands_of(node)
 
     def _value(self, root: Expr, uses: Mapping[Expr, int]) -> str:
         texts: dict[Expr, str] = {}
@@ -266,7 +255,9 @@ class Block:
             if whole and is_simple(text):
                 self._scopes[depth].names[node] = text
             long = len(text) > MAX_LINE_CHARACTERS and node is not root
-            early = self.module.features.dialect.is_lazy and isinstance(node, Load) and exists(node)
+            early = (
+                self.module.features.dialect.is_lazy and isinstance(node, Load) and self.module.positions.exists(node)
+            )
             shared = whole or long or early or uses.get(node, 0) > 1 or depth < len(self._scopes) - 1
             if shared and not is_simple(text):
                 text = self._scopes[depth].names[node] = self._let(text, depth)
@@ -285,7 +276,7 @@ class Block:
         if isinstance(node, Index):
             return self._sum(Linear(0, {node: 1}), texts)
         if isinstance(node, Load):
-            flat = self._sum(place(node), texts, unsigned=True)
+            flat = self._sum(self.module.positions.sum_of(node), texts, unsigned=True)
             if self.module.layout(node.source).lanes > 1 and not is_simple(flat):
                 flat = self._let(flat, self._depth(node))  # used twice
             return self._load(node, self.module.load(node.source, flat))
@@ -294,7 +285,7 @@ class Block:
         if node in self._branches:
             return self._compile_branch(node, texts[node.parts[0]], uses)
         if is_sum(node):
-            return self._sum(linear(node), texts)
+            return self._sum(self.module.positions.sum_of(node), texts)
         parts = [texts[part] for part in node.parts]
         constants = [part for part in node.parts if isinstance(part, Const)]
         if len(constants) == len(node.parts):
@@ -311,12 +302,19 @@ class Block:
         """Return the code of a load: the name of a variable if the element is kept, else `text`."""
         depth = self._depth(node)
         scope = self._scopes[depth]
-        if depth != 1 or not scope.keeps or not exists(node) or self.module.layout(node.source).lanes > 1:
+        if (
+            depth != 1
+            or not scope.keeps
+            or not self.module.positions.exists(node)
+            or self.module.layout(node.source).lanes > 1
+        ):
             return text
         if not words(text).isdisjoint({*scope.names.values(), *scope.runs.values()} - {"lane"}):
             return text  # the position depends on more than the flat number
         if text not in self._kept:
-            is_early = node.source in self.fixed and scope.variables.issuperset(place(node).terms)
+            is_early = node.source in self.fixed and scope.variables.issuperset(
+                self.module.positions.sum_of(node).terms
+            )
             name = self._kept[text] = f"t{next(self._temporaries)}"
             (self.early if is_early else self.lines).append(f"let {name} = {text};")
         return self._kept[text]

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...core.sizes import Dimension, Size
 from ..ir import Input, Stored, Type
+from ..linear import Positions
 from . import mathematics
 from .dialect import (
     DIVISOR_PREFIX,
@@ -41,6 +42,7 @@ class GpuModule:
         self.shared: list[Variable] = []
         self.sizes: dict[Size, str] = {}
         self.divisors: tuple[int, ...] = ()
+        self.positions = Positions()
         self._constants: dict[tuple[str, str], str] = {}
 
     @property

@@ -10,7 +10,7 @@ from ...core.sizes import is_same_size
 from ..ir import Const, Expr, Index, Input, Load, size_of, walk
 from ..reductions import unroll_short
 from ..simplify import simplify_elements
-from .block import MAX_WRITTEN_OUT_NODES, Block, Grid, exists
+from .block import MAX_WRITTEN_OUT_NODES, Block, Grid
 from .dialect import Variable
 from .forms import flat_position
 from .kernel import Features, GpuKernel
@@ -221,6 +221,7 @@ class Text:
         of loops, positions may also depend on the element.
         """
         bound, loads = {*self.program.rows, *(() if self.loops else axes)}, list[Load]()
+        exists = self.module.positions.exists
         for node in walk(*roots) if self.fixed else ():
             if isinstance(node, Load) and node.source in self.fixed and node.free <= bound and exists(node):
                 inner = (other for other in walk(*node.parts) if isinstance(other, Load))
