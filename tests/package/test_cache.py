@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from weakref import ref
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -62,6 +63,7 @@ DIFFERENT: dict[str, tuple[Any, ...]] = {
     "dataclass": (Options(1), Options(True), Options(0.0), Options(-0.0), Options((1,)), Options((True,))),
     "frozen set": (frozenset({1}), frozenset({True}), frozenset({0.0}), frozenset({-0.0})),
     "array": (np.float32([0]), np.float32([-0.0]), np.int32([0]), np.float32([[0]]), np.zeros(2, np.float32)),
+    "narrow array": (np.zeros(2, ml_dtypes.int4), np.zeros(2, ml_dtypes.uint4), np.zeros(2, np.uint8)),
 }
 """Values that are not the same, although many of them are equal."""
 

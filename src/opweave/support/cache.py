@@ -195,7 +195,7 @@ def exact(value: Any) -> Any:
             return (kind, int, *value)
         return (kind, *map(exact, value))
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
-        return kind, value.dtype.str, value.shape, value.tobytes()
+        return kind, value.dtype, value.shape, value.tobytes()
     if isinstance(value, (float, complex)):
         return kind, exact(value.real), exact(value.imag)
     if isinstance(value, frozenset):
