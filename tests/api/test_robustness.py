@@ -22,7 +22,7 @@ from support.processes import handle_signals
 from support.threads import together
 
 import opweave as ow
-from opweave.context.graph import program_of
+from opweave.context.graph import program_of, state_of
 
 
 @pytest.fixture
@@ -174,6 +174,20 @@ def test_destroy_during_bind(context: ow.MLContext, what: str) -> None:
     destroyer.join(300)
     with pytest.raises((ow.ValidationError, ow.InvalidStateError), match="destroyed"):
         context.dispatch(graph, {"x": x}, {"y": y})
+
+
+def test_calls_during_destroy_raise_invalid_state(context: ow.MLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = relu(context)
+    state_class: Any = type(state_of(graph))
+    program = state_class.program
+
+    def set_program(state: Any, value: Any) -> None:
+        program.__set__(state, value)
+        with pytest.raises(ow.InvalidStateError, match="destroyed"):  # as in another thread
+            state.check_alive()
+
+    monkeypatch.setattr(state_class, "program", property(program.__get__, set_program))
+    graph.destroy()
 
 
 def test_dispatch_and_destroy_in_threads() -> None:

@@ -126,9 +126,13 @@ class GraphState:
     def recorded(self) -> Graph | None:
         """The operations as the user built them; None once the graph is destroyed, like the program."""
         graph = self._recorded
-        if graph is not None and not isinstance(graph, Graph):
-            graph = self._recorded = graph()
-        return graph
+        if graph is None or isinstance(graph, Graph):
+            return graph
+        specialised = graph()
+        with self.lock:
+            if self._recorded is graph:  # else it was destroyed, or another thread was faster
+                self._recorded = specialised
+        return specialised
 
     @property
     def programs(self) -> list[Program]:
@@ -213,7 +217,8 @@ class GraphState:
     def destroy(self) -> None:
         """Release the program and the bindings."""
         with self.lock:
-            self.program = self._recorded = self.template = None
+            # In this order: `check_alive` takes no lock, and without a program there must be no operations.
+            self._recorded = self.program = self.template = None
             self.bindings.clear()
             forget, self.forget = self.forget, None
         if forget is not None:
