@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import opweave as ow
-from opweave.compile.constants import fold_constants
+from opweave.compile.constants import fold_constants, share
 from opweave.core.graph import Graph
 
 REFERENCE = ow.ml.create_context(device="reference")
@@ -136,6 +136,18 @@ def test_an_address_that_is_used_again_has_its_own_values() -> None:
         np.testing.assert_allclose(value, np.exp(np.float32(k / 10)), rtol=1e-6)
         del b, y, graph, value
         gc.collect()
+
+
+def test_array_that_changed_has_new_values() -> None:
+    """What was computed for a destroyed graph exists until a garbage collection, and users may change the weights before."""
+    weights, held = np.ones(8, "float32"), []
+    for number in (1, 2):
+        weights[...] = number
+        left = folded(lambda b: b.add(b.input("x", "float32", [8]), b.neg(b.constant(weights))))[1]
+        doubled = share("doubled", [weights], lambda: weights * 2)
+        held.append((left, doubled))
+        assert left.constants[0].value.tolist() == [-number] * 8
+        assert doubled.tolist() == [2 * number] * 8
 
 
 def test_results_and_explanation_on_a_gpu() -> None:

@@ -560,6 +560,19 @@ def test_filters_of_graphs_are_widened_once(name: str, part: tuple[int, ...], da
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * abs(wanted).max())
 
 
+def test_filters_of_one_constant_have_their_own_sizes() -> None:
+    arrays, x = quantised("int8", (8, 4, 3, 3), (8, 1, 1, 1)), np.random.default_rng(1).random((1, 4, 5, 5), np.float32)
+    b = ow.MLGraphBuilder(CPU)
+    input, filter = b.input("x", "float32", x.shape), dequantised(b, arrays)
+    cuts = [b.slice(filter, [0, 0, 0, 0], [8, 4, size, 3 - size]) for size in (1, 2)]
+    graph = b.build({f"y{k}": b.conv2d(input, filter) for k, filter in enumerate((filter, *cuts))})
+    results = CPU.compute(graph, {"x": x})
+    for result, wanted in zip(results.values(), ((3, 3), (1, 2), (2, 1)), strict=True):
+        filters = real(arrays)[..., : wanted[0], : wanted[1]]
+        windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), wanted, axis=(2, 3))
+        np.testing.assert_allclose(result, np.einsum("nihwab,oiab->nohw", windows, filters), rtol=1e-5, atol=1e-4)
+
+
 def test_filters_of_convolutions_of_integers_stay() -> None:
     arrays, x = quantised("int8", (8, 32, 3, 3), (1, 1, 1, 1)), np.ones((1, 32, 5, 5), np.float32)
 

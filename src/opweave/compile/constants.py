@@ -6,12 +6,12 @@ in the order that they read fastest.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from math import prod
 from typing import TypeAlias
 
@@ -19,11 +19,12 @@ import numpy as np
 
 from ..core.graph import Graph, Node, Operand, add_like
 from ..core.sizes import is_static, is_symbolic
-from ..memory.arrays import owner_of
+from ..memory.arrays import is_immutable, owner_of
 from ..ops import matrix, movement
 from ..ops.elementwise import cast, identity
 from ..ops.recorder import Recorder
 from ..support.cache import Cache
+from ..support.digests import digest
 
 MAX_ELEMENTS = 2**24
 """Largest number of elements, operands and results together, of an operation that is computed here."""
@@ -172,13 +173,27 @@ def _forget(key: bytes, array: weakref.ref[np.ndarray]) -> None:
         del _shared[key]
 
 
+def _identity_of(array: np.ndarray) -> str:
+    """Text that is equal for the same elements in the same memory, while that memory exists.
+
+    Users may change an array after its graphs are destroyed, while arrays that were computed from it still exist:
+    operands and nodes refer to each other, so that only the garbage collector frees them.
+    """
+    place = array.ctypes.data, array.shape, array.strides, array.dtype.str, array.dtype.name
+    if is_immutable(array):
+        return f"{place}"
+    in_memory_order = array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
+    contents = np.ascontiguousarray(in_memory_order).reshape(-1).view(np.uint8)
+    # OpenSSL uses the processor's instructions for SHA-256: BLAKE2b takes three times as long.
+    return f"{place} {sha256(contents.data).hexdigest()}"
+
+
 def share(purpose: str, sources: Sequence[np.ndarray], compute: Callable[[], np.ndarray]) -> np.ndarray:
     """An array that is computed from constants, which graphs of the same constants share.
 
     `purpose` is the same for equal functions of arrays.
     """
-    places = [(s.ctypes.data, s.shape, s.strides, s.dtype.str, s.dtype.name) for s in sources]
-    key = hashlib.blake2b(f"{purpose} {places}".encode(), digest_size=32).digest()
+    key = digest(f"{purpose} {[*map(_identity_of, sources)]}".encode()).digest()
     shared = _shared.get(key)
     if shared is not None and (array := shared.get()) is not None:
         return array
@@ -204,10 +219,15 @@ class _FoldedValues:
         self._keys: dict[Operand, bytes] = {}
         self._sources: dict[Operand, frozenset[int]] = {}
         self._owners: dict[int, np.ndarray] = {}
-        for node in nodes:
+        needed, chain = set(wanted), list[Node]()
+        for node in reversed(nodes):
+            if not needed.isdisjoint(node.outputs):
+                chain.append(node)
+                needed.update(node.operands)
+        for node in reversed(chain):
             self._identify(node)
         needed, missing = set(wanted), list[Node]()
-        for node in reversed(nodes):
+        for node in chain:
             if not needed.isdisjoint(node.outputs) and not self._find(node):
                 missing.append(node)
                 needed.update(node.operands)
@@ -226,7 +246,7 @@ class _FoldedValues:
         for operand in node.operands:
             if operand.is_constant and operand not in self._keys:
                 array, owner = operand.value, owner_of(operand.value)
-                text = f"{array.ctypes.data} {array.nbytes} {operand.desc}"
+                text = f"{_identity_of(array)} {operand.desc}"
                 self._keys[operand], self._sources[operand] = text.encode(), frozenset([id(owner)])
                 self._owners[id(owner)] = owner
         parts = [self._keys[operand] for operand in node.operands]
@@ -236,7 +256,7 @@ class _FoldedValues:
         size = sum(getattr(value, "nbytes", 0) for value in node.attributes.values())
         serial = _numbers.make((node.op, *node.attributes.items()), partial(next, _serials), lambda _: size)
         text = f"{node.op.name} {serial} {counts} {parts}"
-        key = hashlib.blake2b(text.encode(), digest_size=32).digest()
+        key = digest(text.encode()).digest()
         sources = frozenset().union(*(self._sources[operand] for operand in node.operands))
         for number, output in enumerate(node.outputs):
             self._keys[output], self._sources[output] = key + bytes([number]), sources

@@ -266,7 +266,7 @@ class _NarrowReader:
 
         def build() -> Operand:
             arrays = [table.numbers, table.scale, table.zero_point]
-            wide = constant(self._builder, share("dequantised", arrays, table.widen), filter.data_type)
+            wide = constant(self._builder, share(f"dequantised {table.shape}", arrays, table.widen), filter.data_type)
             (y,) = add_like(
                 self._builder, node, lambda operand: wide if operand is filter else self._copies[operand], node.label
             )
