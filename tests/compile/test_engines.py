@@ -19,8 +19,11 @@ import opweave as ow
 from opweave import backends
 from opweave.backends.onnxruntime import ort
 from opweave.compile import engines, tuning
+from opweave.composites.control import loop
 from opweave.context.graph import state_of
+from opweave.core.bodies import make_body
 from opweave.core.graph import Graph
+from opweave.ops.recorder import Recorder
 from opweave.support import disk_cache
 from opweave.support.formatting import duration
 from opweave.support.tuned import has_tuning
@@ -313,6 +316,41 @@ def test_digest_has_structure_and_values_of_small_constants(size: int, has_value
     assert (engines.digest(graph(2)) != first) == has_values
     others = {engines.digest(each) for each in (graph(1, 1), graph(1, 0, "float16"), graph(1, swap=True))}
     assert len(others | {first}) == 4
+
+
+def scaled_by_expression(b: ow.MLGraphBuilder, x: ow.MLOperand, factor: float) -> ow.MLOperand:
+    @ow.expression
+    def scaled(x: ow.expr.Traced) -> ow.expr.Traced:
+        return x * factor
+
+    return scaled(x)
+
+
+def scaled_in_loop(b: ow.MLGraphBuilder, x: ow.MLOperand, factor: float) -> ow.MLOperand:
+    body = make_body(Recorder(), [x.desc], lambda inner, state: [state * factor])
+    (result,) = loop(b, [x], [], [], body=body, length=2)
+    return result
+
+
+def scaled_by_array(b: ow.MLGraphBuilder, x: ow.MLOperand, factor: float) -> ow.MLOperand:
+    factors = np.zeros(2000)
+    factors[1000] = factor
+    return scaled_by_kernel(b, x, factors=factors)
+
+
+@ow.op
+def scaled_by_kernel(self: ow.MLGraphBuilder, x: ow.MLOperand, *, factors: Any) -> Any:
+    return x.desc
+
+
+@pytest.mark.parametrize("build", [scaled_by_expression, scaled_in_loop, scaled_by_array])
+def test_digest_has_what_operations_compute(build: Any) -> None:
+    def graph(factor: float) -> Graph:
+        builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference", drafts=True))
+        return Graph.reaching({"y": build(builder, builder.input("x", "float32", [2]), factor)})
+
+    first, second, other = (engines.digest(graph(factor)) for factor in (1.0, 1.0, 2.0))
+    assert first == second != other
 
 
 def test_choice_without_another_engine() -> None:

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ..backends import Backend
-from ..core.graph import Graph
+from ..core.graph import Graph, Node
 from ..core.graph_digest import digest_graph
 from ..support import digests, disk_cache
+from ..support.errors import MLError
 from ..support.formatting import duration, size, sizes_text, table
 from ..support.tuned import has_tuning
 from .keys import FORMAT, KIND as KIND, key_of, machine as machine, versions as versions
@@ -270,10 +271,31 @@ def titles(key: str) -> list[str]:
 
 
 def digest(graph: Graph) -> str:
-    """A digest of a graph's operations, attributes, shapes, data types and small constants."""
+    """A digest of a graph's operations, attributes, shapes, data types and small constants.
+
+    Operations of users enter by what they are made of, as far as that is known: another one may have the same name.
+    """
     return digest_graph(
-        graph, lambda operand: operand.value.tobytes() if operand.desc.byte_length <= digests.SMALL_BYTES else b""
+        _with_parts(graph),
+        lambda operand: operand.value.tobytes() if operand.desc.byte_length <= digests.SMALL_BYTES else b"",
     )
+
+
+def _with_parts(graph: Graph) -> Graph:
+    """The graph with operations of users decomposed, except those that kernels run beside all engines."""
+    from .choose import HOST_KERNELS
+    from .legalise import legalise
+    from .winners import is_own
+
+    def stays(node: Node) -> bool:
+        return is_own(node.op) or node.op.decomposition is None or not node.op.kernels.keys().isdisjoint(HOST_KERNELS)
+
+    if all(map(stays, graph.nodes)):
+        return graph
+    try:
+        return legalise(graph, stays)[0]
+    except MLError:  # compiled loops run expressions that have no parts
+        return graph
 
 
 def outline(graph: Graph) -> str:

@@ -70,6 +70,11 @@ def operation(name: str) -> Op[..., Any]:
     return op
 
 
+def is_own(op: Op[..., Any]) -> bool:
+    """Whether an operation is one of the specification, or a composite, and not one of a user with such a name."""
+    return getattr(composites if op.name in composites.__all__ else ops, op.name, None) is op
+
+
 def min_gain(op: str) -> float:
     """The smallest gain of an operation of this name that the table may have."""
     return MIN_GAIN_OF_PRODUCTS if operation(op) is ops.gemm else MIN_GAIN

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 
 from ..support import digests
 from .graph import Graph, Operand, map_operands
@@ -26,8 +29,18 @@ def digest_graph(graph: Graph, contents_of: Callable[[Operand], bytes]) -> str:
         place = numbers.setdefault(operand, len(numbers))
         return f"{place} {operand.desc} {operand.is_constant}"
 
+    def text_of(value: Any) -> str:
+        if isinstance(value, (tuple, list)):
+            return f"{type(value).__name__} {[*map(text_of, value)]}"
+        if isinstance(value, np.ndarray):  # its text leaves out elements
+            return f"{value.dtype}{list(value.shape)} {digests.digest(value.tobytes()).hexdigest()}"
+        return repr(value)
+
     for node in graph.nodes:
-        attributes = sorted((name, repr(value)) for name, value in node.attributes.items())
+        attributes = sorted(
+            (name, digest_graph(value.graph, contents_of) if name in node.op.bodies else text_of(value))
+            for name, value in node.attributes.items()
+        )
         operands = list(map_operands(node.inputs, number).items())
         kind = type(node.op).__name__  # an operation of the user may have the name of a built-in one
         described.update(f"{kind} {node.op.name} {attributes} {operands} {[*map(number, node.outputs)]}\n".encode())
