@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import weakref
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 
 import opweave as ow
 from opweave.backends.onnxruntime import options, ort
+from opweave.composites import matmul_n_bits
 from opweave.core.dtypes import numpy_type
 from opweave.core.graph import Graph
 
@@ -178,3 +180,35 @@ def test_weights_that_are_handed_over_keep_their_memory(data_type: str) -> None:
     del values
     gc.collect()
     assert reference() is None
+
+
+def _quantized(x: ow.MLOperand, *, is_shared: bool) -> ow.MLOperand:
+    """A product with a quantised matrix, whose scales another operation may read, too."""
+    b: Any = x.builder
+    weight = np.random.default_rng(5).integers(0, 256, (128, 4, 16), np.uint8)
+    scale = b.constant(normal(128, 4))
+    y = matmul_n_bits(x, weight, scale, accuracy="int8")
+    return y + scale.reduce_sum(axes=[1]) if is_shared else y
+
+
+@pytest.mark.skipif(os.name != "posix", reason="constants are hidden in a device of POSIX")
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_engine_copies_no_constants_of_kernels(is_shared: bool) -> None:
+    context = ow.ml.create_context(device="cpu")
+    builder = ow.MLGraphBuilder(context)
+    y = _quantized(builder.input("x", "float32", [2, 128]), is_shared=is_shared)
+    ctx, outputs, _ = ort.emit_graph(Graph.reaching({"y": y}))
+    model, weights = ctx.finish(outputs, hides_constants=True)
+    hidden = {
+        tensor.name
+        for tensor in onnx.ModelProto.FromString(model).graph.initializer
+        if any(entry.value == options.EMPTY_FILE[1:] for entry in tensor.external_data)
+    }
+    assert hidden == ctx.kernel_constants
+    assert [weights[name].dtype.name for name in sorted(hidden)] == ["uint8"] + ["float32"] * (not is_shared)
+    graph, x = builder.build({"y": y}), normal(2, 128)
+    other = ow.ml.create_context(device="reference")
+    b = ow.MLGraphBuilder(other)
+    exact = b.build({"y": _quantized(b.input("x", "float32", [2, 128]), is_shared=is_shared)})
+    wanted = other.compute(exact, {"x": x})["y"]
+    np.testing.assert_allclose(context.compute(graph, {"x": x})["y"], wanted, atol=0.02 * np.abs(wanted).max())

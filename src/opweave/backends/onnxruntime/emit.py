@@ -7,6 +7,7 @@ offset, which the engine maps itself; other arrays are passed to the session. Fi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -19,6 +20,7 @@ from ...core.sizes import Size, is_same_shape, is_same_size, is_static, is_unkno
 from ..size_input import SizeInput
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart, keep_signs_of_zeros
+from .options import EMPTY_FILE, OPAQUE
 from .records import (
     INLINE_BYTES,
     INLINE_BYTES_OF_RULES,
@@ -160,6 +162,9 @@ class Emitter:
     permutations: dict[str, tuple[int, ...]]
     """The axes of the operand of each transposition, by the name of its result."""
 
+    kernel_constants: set[str]
+    """Large constants of the finished model that kernels alone read, and not the engine's optimiser."""
+
     unrounded: set[Node]
     """Nodes with a float16 result that another node reads in float32, before it is rounded."""
 
@@ -185,6 +190,7 @@ class Emitter:
         self.body_nodes: list[OnnxNode] = []
         self.constants: dict[str, np.ndarray] = {}
         self.disabled_optimizers: set[str] = set()
+        self.kernel_constants: set[str] = set()
         self.sizes: dict[str, int] = {}
         self.written: dict[Node, list[tuple[str, str]]] = {}
         self._inline: set[str] = set()
@@ -544,13 +550,21 @@ class Emitter:
             self._inline.add(name)
         return Value(name, name_of(array.dtype), array.shape)
 
-    def finish(self, outputs: Mapping[str, tuple[Value, Desc]]) -> tuple[bytes, dict[str, np.ndarray]]:
-        """Return the bytes of the model, and the arrays to pass to the session, by initializer name."""
+    def finish(
+        self, outputs: Mapping[str, tuple[Value, Desc]], *, hides_constants: bool = False
+    ) -> tuple[bytes, dict[str, np.ndarray]]:
+        """Return the bytes of the model, and the arrays to pass to the session, by initializer name.
+
+        Args:
+            outputs: the results of the graph by name.
+            hides_constants: whether the session passes `kernel_constants` to kernels only, so that it makes no copies of them.
+        """
         body, nodes = self._encode_nodes(outputs)
         # The engine refuses external initializers without readers, and some constants serve only choices of rules.
         read = {name for node in nodes for name in (*node.inputs, *node.captures)}
         constants = {name: array for name, array in self.constants.items() if name in read}
         by_reference: dict[str, np.ndarray] = {}
+        hidden = self._read_by_kernels_only(nodes) if hides_constants and os.name == "posix" else set()
         files = memory.mapped_files(array for name, array in constants.items() if name not in self._inline)
         for name, array in constants.items():
             proto = _initializer(name, array)
@@ -560,6 +574,9 @@ class Emitter:
                 place = external_data(name, array, files)
                 if "offset" not in place:
                     by_reference[name] = array
+                    if name in hidden:
+                        self.kernel_constants.add(name)
+                        place = {"location": EMPTY_FILE[1:]}
                 proto += b"".join(field(13, field(1, key) + field(2, text)) for key, text in place.items()) + field(
                     14, 1
                 )
@@ -575,6 +592,15 @@ class Emitter:
             8, field(1, MICROSOFT) + field(2, 1)
         )
         return model + opsets, by_reference
+
+    def _read_by_kernels_only(self, nodes: Sequence[OnnxNode]) -> set[str]:
+        """Names of the operands that only nodes of `OPAQUE` read, which the engine does not fold."""
+        opaque, others = set[str](), set[str]()
+        for node in (*nodes, *self.body_nodes):
+            is_opaque = node.op_type in OPAQUE and not all(self.is_foldable(name) for name in node.inputs if name)
+            (opaque if is_opaque else others).update(node.inputs)
+            others.update(node.captures)
+        return opaque - others
 
     def _encode_nodes(self, outputs: Mapping[str, tuple[Value, Desc]]) -> tuple[bytearray, list[OnnxNode]]:
         """Encode the nodes that outputs depend on, which get their names; return them, too."""

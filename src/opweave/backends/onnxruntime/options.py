@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -50,6 +50,12 @@ USED_IN_PLACE = frozenset(
 The optimiser moves transpositions through all other operators, and transposes their constants in place, under the old name.
 The engine therefore copies every constant that another operator reads."""
 
+OPAQUE = frozenset({"GatherBlockQuantized", "GroupQueryAttention", "MatMulNBits"})
+"""Operators in `USED_IN_PLACE` whose large constants the engine's optimiser does not read, unless it folds the node."""
+
+EMPTY_FILE = os.devnull
+"""The file of constants that only kernels get: the engine requires that it exists, and refuses to read it."""
+
 TAKE_IMAGES = frozenset({"Conv", "ConvInteger", "ConvTranspose", "FusedConv", "QLinearConv"})
 """Operators in `USED_IN_PLACE` whose first operand the optimiser transposes, if channels come last for the faster kernel."""
 
@@ -63,11 +69,17 @@ def hand_over(
     options: onnxruntime.SessionOptions,
     weights: Mapping[str, np.ndarray],
     readers: Iterable[tuple[str, Sequence[str], Sequence[str]]] | None,
+    kernel_constants: Container[str] = (),
 ) -> dict[str, Any]:
     """Register weights in `options`, so that sessions read them in place; return values to keep as long as the session.
 
-    `readers` are (operator, inputs, outputs) of all nodes, including sub-graphs. With None, the engine copies the weights:
-    kernels may run on another device.
+    Args:
+        options: the options.
+        weights: the weights by name.
+        readers: (operator, inputs, outputs) of all nodes, including sub-graphs. With None, the engine copies the weights:
+            kernels may run on another device.
+        kernel_constants: weights that only nodes of `OPAQUE` read. The engine copies all others into its graph until it has
+            packed them.
     """
     from .values import to_engine
 
@@ -76,7 +88,8 @@ def hand_over(
     if not values:
         return values
     # The engine's optimiser reads these weights to fold and reorder them.
-    options.add_external_initializers(list(values), list(values.values()))
+    if in_graph := [name for name in values if name not in kernel_constants]:
+        options.add_external_initializers(in_graph, [values[name] for name in in_graph])
     if readers is None:
         return values
     # The engine's kernels read the weights that are registered below in place; they get a copy of all others.

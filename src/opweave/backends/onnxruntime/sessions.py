@@ -68,7 +68,8 @@ def compile(
     """Compile an emitted graph into a session, a `MeasuredOrtSession` if `measures`; `again` compiles such a one."""
     plugin, precision = settings.plugin, settings.precision
     ctx, emitted, done = model
-    proto, weights = ctx.finish(emitted)
+    # Plug-ins read all constants, and measurements write the optimised model with them.
+    proto, weights = ctx.finish(emitted, hides_constants=plugin is None and not measures)
     options = session_options(
         settings.power_preference,
         settings.spinning,
@@ -156,7 +157,8 @@ def _load(
     nodes, disabled = [*ctx.nodes, *ctx.body_nodes], sorted(ctx.disabled_optimizers)
     try:
         if plugin is None:
-            values = hand_over(options, weights, ((node.op_type, node.inputs, node.outputs) for node in nodes))
+            readers = ((node.op_type, node.inputs, node.outputs) for node in nodes)
+            values = hand_over(options, weights, readers, ctx.kernel_constants)
             session = NativeSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=disabled)
         else:
             values = hand_over(options, weights, None)
