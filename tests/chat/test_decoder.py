@@ -322,6 +322,16 @@ def test_decoder_rejects_tokens_out_of_range(tokens: Any, message: str, tmp_path
             r"head_count must be an integer in \[1, 2147483647\], got '4'",
         ),
         ({"metadata": {"llama.rope.scaling.type": "su"}}, NotSupportedError, r"rotary embedding is scaled \(su\)"),
+        (
+            {"metadata": {"llama.rope.scaling.yarn_ext_factor": 0.5}},
+            NotSupportedError,
+            r"x\.gguf: rope\.scaling\.yarn_ext_factor must be 0 with the scaling linear, got 0\.5",
+        ),
+        (
+            {"metadata": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.yarn_attn_factor": 1.5}},
+            NotSupportedError,
+            r"rope\.scaling\.yarn_attn_factor must be 1 unless yarn_ext_factor is 0, got 1\.5",
+        ),
     ],
 )
 def test_model_rejects_other_networks(
@@ -428,6 +438,66 @@ def test_angles_are_scaled(name: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(scaled[8], whole[2], rtol=1e-6)
     tiny_models.write(path, metadata={f"llama.{name}": 4.0, "llama.rope.scaling.type": "none"})
     np.testing.assert_array_equal(Model(GGUF(path)).rotations(9), plain)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [("llama", {}), ("phi3", {}), ("qwen2", {}), ("llama", {"shapes": {"output.weight": (264, 64)}})],
+)
+def test_matrices_are_packed_ahead(
+    architecture: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, formats = tmp_path / "x.gguf", {**MIXED, "attn_k": "Q4_0", "output": "Q4_0", "up": "Q8_0"}
+    tiny_models.write(path, architecture=architecture, formats=formats, **options)
+    models = [Model(GGUF(path)) for _ in range(2)]
+    for processors, each in enumerate(models, 1):
+        monkeypatch.setattr("opweave.chat.model.processors", lambda count=processors: count)
+        with each.packing_ahead():
+            packed = {name: future.result() for name, future in each._ahead.items()}
+            network(NamedBuilder(CPU), each, "new", 9)
+            assert not each._ahead
+        quantized = {name for name, (matrix, _) in each._operands.items() if "weight" in matrix}
+        assert set(packed) == (quantized - {"token_embd table"} if processors > 1 else set())
+    alone, ahead = (each._operands for each in models)
+    assert list(alone) == list(ahead)
+    for name, (matrix, copies) in alone.items():
+        assert ahead[name][1] == copies
+        for part, value in matrix.items():
+            np.testing.assert_array_equal(ahead[name][0][part], value)
+
+
+def test_errors_of_packing_ahead_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise MemoryError("no memory to pack")
+
+    path = tmp_path / "x.gguf"
+    tiny_models.write(path, formats=MIXED)
+    monkeypatch.setattr("opweave.chat.model.processors", lambda: 2)
+    monkeypatch.setattr(Model, "_pack", fail)
+    with pytest.raises(MemoryError, match="no memory to pack"):
+        decoder(path).build()
+
+
+def test_angles_are_mixed_by_factors_of_yarn(tmp_path: Path) -> None:
+    def angles(**properties: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The angles at the position 1, and their magnitude."""
+        path = tmp_path / "x.gguf"
+        scaling = {"factor": 4.0, "original_context_length": 16, **properties}
+        tiny_models.write(path, metadata={f"llama.rope.scaling.{name}": value for name, value in scaling.items()})
+        cosines, sines = (table[1].astype("float64") for table in Model(GGUF(path)).rotations(2))
+        return np.arctan2(sines, cosines), np.hypot(sines, cosines)
+
+    scaled, _ = angles(type="linear")
+    mixed, magnitude = angles(type="yarn")
+    np.testing.assert_allclose(magnitude, 1 + 0.1 * np.log(4), rtol=1e-6)
+    assert (mixed > scaled * 1.01).any()
+    for share in (-1.0, 0.5, 1.0):
+        other, others = angles(type="yarn", yarn_ext_factor=share)
+        np.testing.assert_allclose(other, scaled + (mixed - scaled) * (share if share > 0 else 1), rtol=1e-6)
+        np.testing.assert_allclose(others, magnitude, rtol=1e-6)
+    other, others = angles(type="yarn", yarn_ext_factor=0.0, yarn_attn_factor=1.5, attn_factor=2.0)
+    np.testing.assert_allclose(other, scaled, rtol=1e-6)
+    np.testing.assert_allclose(others, 3, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

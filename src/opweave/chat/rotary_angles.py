@@ -26,7 +26,7 @@ class RotaryAngles:
         local_base: base of the angles in layers that see a window; 0: all layers have the same angles.
 
     Raises:
-        NotSupportedError: the scaling is not one of `SCALINGS`.
+        NotSupportedError: the scaling is not one of `SCALINGS`, or has factors of YaRN that fit no others.
         DataError: a property has the wrong type, or is out of range.
 
     Attributes:
@@ -50,6 +50,19 @@ class RotaryAngles:
         self._magnitude = about.real("rope.scaling.attn_factor", 1.0)
         self._fast = about.real("rope.scaling.yarn_beta_fast", 32.0)
         self._slow = about.real("rope.scaling.yarn_beta_slow", 1.0)
+        # Negative factors count as missing in llama.cpp.
+        share = about.finite("rope.scaling.yarn_ext_factor", -1.0)
+        self._unscaled_share = share if share >= 0 else float(self._kind == "yarn")
+        self._yarn_magnitude = about.real("rope.scaling.yarn_attn_factor", 1.0)
+        fault = ""
+        if self._unscaled_share and self._kind != "yarn":
+            fault = f"rope.scaling.yarn_ext_factor must be 0 with the scaling {self._kind}, got {share:g}"
+        elif self._unscaled_share and self._yarn_magnitude != 1:
+            # Newer releases of llama.cpp derive the magnitude from the scaling's factor instead, and older ones multiply.
+            magnitude = f"{self._yarn_magnitude:g}"
+            fault = f"rope.scaling.yarn_attn_factor must be 1 unless yarn_ext_factor is 0, got {magnitude}"
+        if fault:
+            raise NotSupportedError(f"{file.path}: {fault}")
 
     def weights(self) -> dict[str, tuple[int, ...]]:
         """Return the names and shapes of the optional weights that divide the frequencies."""
@@ -88,14 +101,14 @@ class RotaryAngles:
         for factors in ("rope_freqs", name):
             if (weight := self._file.weights.get(f"{factors}.weight")) is not None:
                 frequencies = frequencies / weight.real()
-        if self._kind == "linear":
-            frequencies = frequencies / self._factor
-        if self._kind == "yarn":
+        if self._kind == "yarn" and self._unscaled_share:
             return self._yarn(frequencies), self._magnitude * (1 + 0.1 * log(max(self._factor, 1.0)))
-        return frequencies, self._magnitude
+        if self._kind in ("linear", "yarn"):
+            frequencies = frequencies / self._factor
+        return frequencies, self._magnitude * self._yarn_magnitude
 
     def _yarn(self, frequencies: Array) -> Array:
-        """Divide low frequencies by the factor, and keep high ones (Peng et al., YaRN (2023), arXiv:2309.00071)."""
+        """Divide low frequencies by the factor, and keep a share of high ones (Peng et al., YaRN (2023), arXiv:2309.00071)."""
 
         def pair(turns: float) -> float:
             """Return the fractional index of the pair that makes `turns` turns in the original context."""
@@ -107,5 +120,6 @@ class RotaryAngles:
             return np.full_like(frequencies, np.nan)
         low, high = max(floor(low), 0), min(ceil(high), 2 * self.pairs - 1)
         ramp = np.clip((np.arange(self.pairs) - low) / max(high - low, 0.001), 0, 1)
-        mixed: Array = frequencies / self._factor * ramp + frequencies * (1 - ramp)
+        unscaled = self._unscaled_share * (1 - ramp)
+        mixed: Array = frequencies / self._factor * (1 - unscaled) + frequencies * unscaled
         return mixed
