@@ -137,6 +137,7 @@ def test_int4_is_in_blocks_along_the_summed_axis(tmp_path: Path) -> None:
     # No block divides 3 channels or 1: 8 bits for each filter.
     assert attributes["stem"] == attributes["depthwise"] == {"axis": 0}
     assert tensors["stem_quantized"].data_type == TensorProto.INT8
+    assert result.title == "model.onnx as int4 and int8"
     forms = {layer.title: layer.form for layer in result.layers}
     assert forms == {
         "Conv stem": "int8, channels",

@@ -167,7 +167,9 @@ def _compare(
     limits: ModelLimits,
 ) -> Quantization:
     name = model if isinstance(model, (str, os.PathLike)) else "the model"
-    title = f"{Path(name).name} as {to}"
+    # Where no block fits, weights get 8 bits instead of 4.
+    types = sorted({layer.form.partition(",")[0] for layer in layers})
+    title = f"{Path(name).name} as {to if to == 'static' else ' and '.join(types)}"
     errors: dict[str, ResultErrors] = {}
     notes: tuple[str, ...] = ()
     result: dict[str, Any] = {}
