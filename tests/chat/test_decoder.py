@@ -440,44 +440,6 @@ def test_angles_are_scaled(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(Model(GGUF(path)).rotations(9), plain)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "options"),
-    [("llama", {}), ("phi3", {}), ("qwen2", {}), ("llama", {"shapes": {"output.weight": (264, 64)}})],
-)
-def test_matrices_are_packed_ahead(
-    architecture: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, formats = tmp_path / "x.gguf", {**MIXED, "attn_k": "Q4_0", "output": "Q4_0", "up": "Q8_0"}
-    tiny_models.write(path, architecture=architecture, formats=formats, **options)
-    models = [Model(GGUF(path)) for _ in range(2)]
-    for processors, each in enumerate(models, 1):
-        monkeypatch.setattr("opweave.chat.model.processors", lambda count=processors: count)
-        with each.packing_ahead():
-            packed = {name: future.result() for name, future in each._ahead.items()}
-            network(NamedBuilder(CPU), each, "new", 9)
-            assert not each._ahead
-        quantized = {name for name, (matrix, _) in each._operands.items() if "weight" in matrix}
-        assert set(packed) == (quantized - {"token_embd table"} if processors > 1 else set())
-    alone, ahead = (each._operands for each in models)
-    assert list(alone) == list(ahead)
-    for name, (matrix, copies) in alone.items():
-        assert ahead[name][1] == copies
-        for part, value in matrix.items():
-            np.testing.assert_array_equal(ahead[name][0][part], value)
-
-
-def test_errors_of_packing_ahead_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> Any:
-        raise MemoryError("no memory to pack")
-
-    path = tmp_path / "x.gguf"
-    tiny_models.write(path, formats=MIXED)
-    monkeypatch.setattr("opweave.chat.model.processors", lambda: 2)
-    monkeypatch.setattr(Model, "_pack", fail)
-    with pytest.raises(MemoryError, match="no memory to pack"):
-        decoder(path).build()
-
-
 def test_angles_are_mixed_by_factors_of_yarn(tmp_path: Path) -> None:
     def angles(**properties: Any) -> tuple[np.ndarray, np.ndarray]:
         """The angles at the position 1, and their magnitude."""
