@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..core.dtypes import numpy_type
 from ..core.size_values import values_at
+from ..support.records import record
 
 
-@dataclass(frozen=True)
+@record(eq=True, slots=False)
 class SizeInput:
     """An input of a program whose values depend on the sizes of a run.
 

@@ -7,13 +7,13 @@ decomposition, and the host for operations that a device lacks. On the host, a b
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..backends import Backend
 from ..core.graph import Node, is_beyond
 from ..expr import kernels
 from ..support.errors import NotSupportedError
+from ..support.records import record
 from .loops import EXPRESSION, formula_of
 from .widen import may_widen, wide_decomposition
 
@@ -21,7 +21,7 @@ HOST_KERNELS = ("cpu", "wasm")
 """The devices of users' kernels that run on the host, the preferred one first."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Implementation:
     """One way to run a node; `why_not` is empty if it applies.
 

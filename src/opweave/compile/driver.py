@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from typing import Any, Literal
@@ -26,6 +25,7 @@ from ..run.program import Program
 from ..run.steps import CompiledSegment, title
 from ..support.errors import InvalidStateError, NotSupportedError, OperationError
 from ..support.processors import processors
+from ..support.records import record
 from .choose import HOST_KERNELS, Chooser
 from .empty import emptiness, fold_empty, is_empty
 from .engines import EngineChoice, choose_engine
@@ -232,7 +232,7 @@ def _has_kernel_of_steps(backend: Backend, recurrence: Recurrence, operands: Seq
     return has_kernel(backend, recurrence, operands)
 
 
-@dataclass(frozen=True)
+@record(eq=True, slots=False)
 class _ChosenNodes:
     """The choice for each node of a graph, before operations are moved between engines and loops.
 

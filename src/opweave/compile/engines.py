@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from ..backends import Backend
@@ -18,12 +18,13 @@ from ..core.graph_digest import digest_graph
 from ..support import digests, disk_cache
 from ..support.errors import MLError
 from ..support.formatting import duration, size, sizes_text, table
+from ..support.records import field, record
 from ..support.tuned import has_tuning
 from .keys import FORMAT, KIND as KIND, key_of, machine as machine, versions as versions
 from .states import SWITCHED_OFF as SWITCHED_OFF, YET as YET
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Measurement:
     """Times of the engines for one graph, or for a model and the shapes of its inputs, which `subject` names.
 
@@ -96,7 +97,7 @@ class Measurement:
         return [*filter(None, [self.note]), *(f"{name} refused: {reason}" for name, reason in self.refused.items())]
 
 
-@dataclass(frozen=True, repr=False)
+@record(eq=True, slots=False)
 class Tuning:
     """Measurements of `MLGraph.tune` and `InferenceSession.tune`; a prompt and `print` show them as a table."""
 
@@ -114,7 +115,7 @@ class Tuning:
         return "\n".join(table(rows, words=len(rows[0])))
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class EngineChoice:
     """The back end that runs a graph, without rivals; the reason is empty where there is no choice.
 

@@ -10,16 +10,16 @@ a unique kind, such as a kernel, is a segment alone. Nodes of the kind `fusion.k
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from ..core.graph import Graph, Node, Operand
+from ..support.records import field, record
 
 N = TypeVar("N")
 V = TypeVar("V", bound=Hashable)
 
 
-@dataclass(frozen=True)
+@record(eq=True, slots=False)
 class LoopFusion(Generic[N]):
     """Nodes of one kind that share a segment only if they are connected by values and fit together.
 
@@ -33,7 +33,7 @@ class LoopFusion(Generic[N]):
     most: int
 
 
-@dataclass
+@record(frozen=False, eq=True, slots=False)
 class Segment(Generic[N, V]):
     """Nodes that run together. `inputs` come from outside of the segment, and `outputs` are used outside of it."""
 

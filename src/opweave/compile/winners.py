@@ -6,7 +6,6 @@ Each line of winners.txt is a `Winner`. Kernels of one engine differ little betw
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from ..core.graph import Node
 from ..core.guards import estimate
 from ..core.operation import Op
 from ..core.sizes import is_same_size
+from ..support.records import record
 
 Row = TypeVar("Row")
 
@@ -29,7 +29,7 @@ MIN_GAIN_OF_PRODUCTS = 1.2
 PATH = Path(__file__).with_name("winners.txt")
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Winner:
     """An operation that is faster as a compiled expression than by the kernel of an engine.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..core.dtypes import INFO, TypeInfo, numpy_type
 from ..support.errors import require
+from ..support.records import record
 
 NARROW = ("uint2", "int2", "uint4", "int4", "uint8", "int8")
 """Data types of numbers that are packed; those of 2 bits as numbers of 4."""
@@ -20,7 +20,7 @@ ROUNDED_BLOCK = 32
 """A single block is padded to a multiple of this count of numbers, so that kernels can divide it into their blocks."""
 
 
-@dataclass(frozen=True)
+@record(eq=True, slots=False)
 class QuantizedConstant:
     """A quantised constant: `(numbers - zero_point) * scale`.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -16,6 +15,7 @@ from ..core.operation import Limits, N
 from ..expr.array import Traced
 from ..ops.constants import constant
 from ..support.errors import require
+from ..support.records import record
 from .declare import column, declare
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ UNROLLED = 4
 _ZERO, _ONE, _HALF = np.float32(0), np.float32(1), np.float32(0.5)
 
 
-@dataclass(frozen=True)
+@record(eq=True, slots=False)
 class ResizedAxis:
     """An axis that may be resized.
 
@@ -98,7 +98,7 @@ class ResizedAxis:
         return None if is_inside.all() else ~is_inside
 
 
-@dataclass(frozen=True)
+@record(eq=True, slots=False)
 class Taps:
     """The elements of an axis that each element of the result is a weighted sum of.
 

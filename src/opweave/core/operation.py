@@ -25,7 +25,6 @@ import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from math import copysign
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 from weakref import WeakKeyDictionary
@@ -35,6 +34,7 @@ from ..support.cache import Cache, exact
 from ..support.errors import SignatureError, ValidationError, require
 from ..support.lazy_imports import infer_for_all_sizes, on_arrays
 from ..support.names import count_of, either, listing, short_repr
+from ..support.records import record
 from . import dtypes
 from .conversion import ANY_DATA_TYPE, DATA_TYPE, Converter, converter
 from .dtypes import ANY, DataType
@@ -52,7 +52,7 @@ TEMPLATES = 1024
 """Maximum number of validated calls on arrays that an operation keeps."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Limits:
     """The allowed data types and ranks of an operand (https://www.w3.org/TR/webnn/#allowed-data-types).
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from .. import memory
 from ..core.dtypes import FLOATS
 from ..core.graph import Desc
 from ..support.errors import OperationError, require
+from ..support.records import record
 from . import elements
 from .elements import Array, Precision, Rule
 from .ir import Bitcast, Call, Cast, Const, Expr, Formula, Index, Load, Reduce, Source, walk
@@ -150,7 +151,7 @@ def overlap(program: Formula, inputs: Sequence[Array], outputs: Sequence[Array])
 # Instructions
 
 
-@dataclass(frozen=True)
+@record(eq=True, slots=False)
 class _Instruction:
     """A NumPy call. Values are identified by number.
 

@@ -37,6 +37,7 @@ from ..core.sizes import Size, is_same_size, is_symbolic
 from ..support.cache import exact
 from ..support.errors import require
 from ..support.names import short_repr
+from ..support.records import record
 from .vocabulary import FUNCTIONS as FUNCTIONS, INTEGERS as INTEGERS, Reduction as Reduction, Type as Type
 
 _serials = itertools.count()
@@ -370,7 +371,7 @@ def variables_of(nodes: Iterable[Expr]) -> Iterator[Index]:
 # Programs
 
 
-@dataclass(frozen=True, eq=False)
+@record(slots=False)
 class Check:
     """The bounds check of an index that depends on data.
 
@@ -388,7 +389,7 @@ class Check:
         return f"{self.subject} must be in [0, {self.extent})"
 
 
-@dataclass(frozen=True, eq=False)
+@record(slots=False)
 class Output:
     """An array that a program writes: `body` is the element at `axes`."""
 
@@ -400,7 +401,7 @@ class Output:
         return Desc(storage(self.body.type), tuple(axis.extent for axis in self.axes))
 
 
-@dataclass(frozen=True, eq=False)
+@record(slots=False)
 class Formula:
     """Expressions that compute output arrays from input arrays; running them fails if a check does not hold."""
 

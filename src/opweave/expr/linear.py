@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.size_bounds import is_always_less
 from ..core.sizes import Dimension
+from ..support.records import field, record
 from .ir import Call, Const, Expr, Index, Load, walk
 from .ranges import bounds, is_inside
 
 
-@dataclass(slots=True)  # not frozen: a frozen one takes four times as long to make
+@record(frozen=False, eq=True)  # not frozen: a frozen one takes four times as long to make
 class Linear:
     """A linear sum: a constant, and expressions that are not sums, each with its factor, which is not 0.
 

@@ -12,7 +12,6 @@ kernels compute one after the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,13 +22,14 @@ from ..core.graph import Desc
 from ..core.size_values import HasSizes
 from ..core.sizes import Dimension
 from ..support.errors import MissingExtraError, OperationError, ValidationError, require
+from ..support.records import record
 from .elements import Array, Precision
 from .evaluate import Evaluator
 from .ir import Formula
 from .specialise import formula_at
 
 
-@dataclass(frozen=True)
+@record(eq=True, slots=False)
 class Along:
     """The axis of time of a sequence, which its slices lack, and whether the first step takes the last slice."""
 
@@ -54,7 +54,7 @@ class Along:
         return length - 1 - step if self.backward else step
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record(slots=False)
 class Recurrence(HasSizes):
     """A step that is repeated for all slices of sequences.
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ..core.dtypes import FLOATS, INFO, DataType
 from ..core.sizes import is_same_size
+from ..support.records import record
 from .ir import Cast, Const, Expr, Index, Reduce, Reduction, Stored, Type, call, storage, substitute, unify, walk
 
 COMBINE = {"sum": "add", "product": "mul", "max": "max", "min": "min"}
@@ -72,7 +72,7 @@ def stored_value(node: Expr) -> Stored:
     return Stored(axes, Cast(body, type) if type != node.type else body)
 
 
-@dataclass(frozen=True)
+@record(eq=True, slots=False)
 class Split:
     """A reduction variable divided into parts of equal size, from `start` on.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from ..core.dtypes import ANY, FLOATS, SIGNED, DataType
+from ..support.records import record
 
 Type: TypeAlias = DataType | Literal["bool", "index"]
 """The type of a node."""
@@ -17,7 +17,7 @@ Type: TypeAlias = DataType | Literal["bool", "index"]
 INTEGERS: tuple[DataType, ...] = tuple(t for t in ANY if t not in FLOATS)
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Function:
     """A function of elements.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from ... import memory
 from ...core.dtypes import BEYOND, FLOAT64, INFO, ONNX_TYPES, name_of, numpy_type
 from ...core.sizes import Size, is_same_shape, is_same_size, is_static, is_unknown, may_exceed
+from ...support.records import record
 from ..size_input import SizeInput
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart, keep_signs_of_zeros
@@ -65,7 +65,7 @@ _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 """Operators that return their first operand if the second is this number."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class Value:
     """A value of the ONNX graph. The shape is None if no rule needed it."""
 
@@ -112,7 +112,7 @@ def _for_any_size(old: Sequence[Any], new: Sequence[Any]) -> list[Any]:
     return sizes
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class _Widened:
     """A float16 value in float32. `producer` computed it and rounded it to float16; None if it was float16 before."""
 

@@ -14,7 +14,7 @@ product with numbers of 8 bits, 16 * high + low, becomes two products with numbe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -23,6 +23,7 @@ import numpy as np
 from ...composites.packing import pack_codes, unpack_codes
 from ...core.graph import Operand
 from ...core.sizes import is_same_size, is_static
+from ...support.records import record
 
 FLOAT_LEVEL, INT8_LEVEL = 1, 4
 """Values of `accuracy_level` of MatMulNBits: float32 operands, and 8-bit operands."""
@@ -72,7 +73,7 @@ def padded_block(block_size: int) -> int:
     return -(-block_size // SMALLEST_BLOCK) * SMALLEST_BLOCK
 
 
-@dataclass(frozen=True)
+@record(eq=True, slots=False)
 class NarrowMatrix:
     """The columns of a product by narrow numbers, as `matmul_n_bits` takes them.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -16,6 +16,7 @@ from ...core.graph import Graph, Node
 from ...core.sizes import Size
 from ...memory import is_same, trim
 from ...support.errors import OperationError
+from ...support.records import record
 from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Precision, Returning, Runner, Spinning, Update
 from .in_place import count_copies, updates_of, wrap_to_count
 from .native import CPU, ENGINE_ERRORS as ENGINE_ERRORS, NativeSession, engine_call
@@ -43,7 +44,7 @@ SERIAL_ELEMENTS = 8192
 estimate."""
 
 
-@dataclass(frozen=True)
+@record(eq=True, slots=False)
 class SessionSettings:
     """Settings of a context's sessions.
 

@@ -10,7 +10,6 @@ scales through other readers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from ...core.dtypes import FLOATS
 from ...core.graph import Graph, Node, Operand
@@ -21,6 +20,7 @@ from ...ops.indexing import gather
 from ...ops.matrix import gemm, matmul
 from ...ops.movement import transpose
 from ...ops.quantization import dequantize_linear, quantize_linear
+from ...support.records import field, record
 from . import kernel_faults
 
 BYTES = ("int8", "uint8")
@@ -34,7 +34,7 @@ TAKEN_OVER = frozenset(
 """Operations, besides `clamp`, that may directly follow a product of integers."""
 
 
-@dataclass
+@record(frozen=False, eq=True, slots=False)
 class Dequantised:
     """Nodes that become dequantisations in the engine's graph.
 

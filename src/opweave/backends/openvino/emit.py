@@ -9,7 +9,6 @@ Only inputs and outputs of the graph are float16.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from ...ops.convolution import conv2d, conv_transpose2d
 from ...ops.elementwise import add, clamp, div, mul, sub
 from ...ops.matrix import gemm, matmul
 from ...ops.normalization import batch_normalization
+from ...support.records import field, record
 from .dequantised import Dequantised
 from .devices import engine, operators
 
@@ -85,7 +85,7 @@ def tensor(array: np.ndarray, data_type: str) -> Any:
     return engine().Tensor(memory, [*array.shape, *lanes(data_type)], _element_type(data_type))
 
 
-@dataclass(eq=False, slots=True)
+@record(frozen=False)
 class Value:
     """A value of the engine's graph. `array` is None for a computed value.
 

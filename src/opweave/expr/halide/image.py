@@ -12,10 +12,11 @@ import mmap
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from ...support.errors import OperationError, import_extra
+from ...support.records import record
 
 _LENGTH_BYTES = 4
 """Size of the length field in front of a header."""
@@ -33,7 +34,7 @@ def without_header(data: bytes) -> tuple[Any, bytes]:
     return json.loads(data[_LENGTH_BYTES:end]), data[end:]
 
 
-@dataclass(frozen=True)
+@record(eq=True, slots=False)
 class Image:
     """Code, constants and variables with position-independent references.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +18,7 @@ from ...core.size_values import values_at
 from ...core.sizes import function_of
 from ...support import disk_cache
 from ...support.errors import OperationError
+from ...support.records import record
 from ..evaluate import Interface, check_arrays, evaluate, interface_of, overlap, through_copies
 from ..fingerprint import identify
 from ..ir import Formula
@@ -158,7 +158,7 @@ def size_name(number: int) -> str:
     return f"n{number}"
 
 
-@dataclass(frozen=True)
+@record(eq=True, slots=False)
 class CompiledProgram:
     """A compiled program: one function for each loop nest, called in order.
 

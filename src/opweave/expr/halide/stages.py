@@ -8,10 +8,10 @@ the position of an element is a linear sum of variables (`linear`), and axes tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ...core.guards import estimate
 from ...core.sizes import Size
+from ...support.records import record
 from ..ir import Call, Cast, Check, Expr, Formula, Index, Load, Output, Reduce, Stored, size_of, substitute, unify, walk
 from ..linear import place
 from ..reductions import COMBINE, split, stored_value, unroll_short
@@ -32,7 +32,7 @@ MAX_ROW_ELEMENTS = 1 << 15
 """Rows up to this size stay in the cache (128 KB of float32)."""
 
 
-@dataclass(frozen=True, eq=False)
+@record(slots=False)
 class StoreTarget:
     """An array that a stage writes; `body` is the element, rewritten for the stage."""
 
@@ -40,7 +40,7 @@ class StoreTarget:
     body: Expr
 
 
-@dataclass(frozen=True, eq=False)
+@record(slots=False)
 class Stage:
     """A loop nest that computes one element of each target; the last one of `axes` changes fastest.
 
@@ -198,7 +198,7 @@ def _is_repeated(node: Reduce, order: Sequence[Index]) -> bool:
 # Loops
 
 
-@dataclass(frozen=True, eq=False)
+@record(slots=False)
 class StageLoop:
     """Fused axes that form one loop; the last one changes fastest."""
 
