@@ -120,13 +120,15 @@ def conv_size(
     >>> conv_size(6, 3, 0, 0, 2, 1), conv_size(6, 3, 0, 0, 2, 1, ceil=True)
     (2, 3)
     """
-    _check_padded(input + before + after)
-    room = input + before + after - window_extent(filter, dilation)
+    padded = input + before + after
+    _check_padded(padded)
+    room = padded - window_extent(filter, dilation)
     return (-(-room // stride) if ceil else room // stride) + 1
 
 
 def _check_padded(size: int) -> None:
-    require(size <= MAX_DIMENSION, f"padded dimensions must be at most {MAX_DIMENSION}, got {size}")
+    if not size <= MAX_DIMENSION:  # not `require`: the text of a formula takes longer than its bounds
+        raise ValidationError(f"padded dimensions must be at most {MAX_DIMENSION}, got {size}")
 
 
 def window_extent(filter: int, dilation: int) -> int:
