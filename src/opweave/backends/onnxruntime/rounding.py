@@ -11,7 +11,6 @@ from ...core.graph import Node, Operand
 from ...ops.matrix import gemm, matmul
 from ...ops.movement import transpose
 from .dequantised import BYTES, is_dequantised, native_forms
-from .narrow import form_of
 
 SMALLEST_BLOCK = 16
 
@@ -20,6 +19,8 @@ def rounds_input(node: Node) -> bool:
     """Whether the engine rounds an operand of a node to 8 bits, by blocks; the error is about 0.5% of the largest result."""
     arguments = node.arguments
     if is_composite(node.op, "matmul_n_bits"):
+        from .narrow import form_of  # most graphs do without its imports
+
         weight, scale, zero_point = (arguments[name] for name in ("weight", "scale", "zero_point"))
         sizes = arguments["bits"], arguments["block_size"]
         form = form_of(arguments["input"], weight, scale, zero_point, *sizes, is_exact=False)

@@ -11,8 +11,7 @@ from math import prod
 
 import numpy as np
 
-from ....composites import normalization as composites
-from ....composites.convolve import convolution
+from ....composites import is_composite, normalization as composites
 from ....core.graph import Node, iter_operands
 from ....ops import normalization as ops
 from ....ops.convolution import conv2d
@@ -39,7 +38,7 @@ def _is_native(node: Node) -> bool:
     if not all(operand.is_constant for operand in others):
         return False
     before = input.node
-    if before is not None and before.op in (conv2d, convolution):
+    if before is not None and (before.op is conv2d or is_composite(before.op, "convolution")):
         # The composite has no layout: channels are its second axis.
         layout = before.attributes.get("input_layout", "nc")
         if layout[axis : axis + 1] == "c":

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ....composites import normalization as composites
-from ....composites.convolve import conv_transpose, convolution
+from ....composites import is_composite, normalization as composites
 from ....core.graph import Operand
 from ....ops import normalization as ops
 from ....ops.convolution import conv2d, conv_transpose2d
@@ -32,7 +31,9 @@ def _follows_conv(input: Operand, axis: int, **operands: Any) -> bool:
     if before is not None and before.op is add:
         sums = [operand.node for operand in before.operands if not operand.is_constant]
         before = sums[0] if len(sums) == 1 else None
-    if before is None or before.op not in (conv2d, conv_transpose2d, convolution, conv_transpose):
+    if before is None:
+        return False
+    if before.op not in (conv2d, conv_transpose2d) and not is_composite(before.op, "convolution", "conv_transpose"):
         return False
     # Composites have no layout: channels are their second axis.
     if before.attributes.get("input_layout", "nc")[axis : axis + 1] != "c":
