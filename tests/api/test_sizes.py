@@ -59,6 +59,7 @@ from opweave.core.sizes import (
     is_same_size,
     is_unknown,
     linear_interval,
+    size_of,
     source_of,
     unknown_size,
 )
@@ -92,6 +93,9 @@ def test_quotients_of_formulas_in_a_scope_with_guards() -> None:
         (2 * N - N, "n"),
         (N * 0, "0"),
         (N * M - M * N, "0"),
+        (N + 3 - 5 + 2, "n"),
+        (N * M + 3 + M - 4, "m*n + m - 1"),
+        (7 - N - 7, "-n"),
         ((2 * N + 4) // 2, "n + 2"),
         ((N * M + 3) // M, "(3 // m) + n"),
         (-(-N // 2), "-((-n) // 2)"),
@@ -101,6 +105,13 @@ def test_quotients_of_formulas_in_a_scope_with_guards() -> None:
 )
 def test_size_has_a_normal_form(formula: object, text: str) -> None:
     assert str(formula) == text
+    if isinstance(formula, Size):
+        shifted = formula + 3
+        normal = size_of(dict(shifted.terms))
+        assert isinstance(normal, Size)
+        assert normal.terms == shifted.terms
+        assert is_same_size(formula, formula + 1 - 1)
+        assert not is_same_size(formula, formula + 1)
 
 
 @pytest.mark.parametrize("other", [N * M - 2 * N, N * M - 2**61 * N, (N * M - 2 * N) // 3, (N * M - 2 * N).sqrt()])

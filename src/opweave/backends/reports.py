@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..support.records import record
+
 if TYPE_CHECKING:
     from ..core.operation import Op
     from .base import How
 
 
+# Not a record: type checkers take the operation of one for a method.
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Place and implementation of a node of the user's graph; `segment` numbers the parts of a program that run in order."""
@@ -22,7 +25,7 @@ class Placement:
     op: Op[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record(eq=True)
 class KernelTime:
     """Time of one kernel of an engine.
 

@@ -20,6 +20,7 @@ Descs: TypeAlias = "Desc | tuple[Desc, ...] | None"
 Arrays: TypeAlias = "np.ndarray | tuple[np.ndarray, ...] | None"
 
 
+# Not a record: type checkers take the operation of one for a method.
 @dataclass(frozen=True, slots=True)
 class KernelCall:
     """The node that a kernel is prepared for: operands and parameters by name; `title` starts every message."""
