@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -52,12 +53,27 @@ def export(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, d
         NotSupportedError: the module has branches or shapes that depend on values, or is otherwise refused by PyTorch.
     """
     try:
+        args, kwargs = _apart(module, tuple(args), dict(kwargs or {}))
         with torch.no_grad():
-            return torch.export.export(
-                module, tuple(args), dict(kwargs or {}), dynamic_shapes=with_dims(dynamic_shapes), strict=False
-            )
+            return torch.export.export(module, args, kwargs, dynamic_shapes=with_dims(dynamic_shapes), strict=False)
     except Exception as error:
         raise _error_of(module, error) from error
+
+
+def _apart(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The arguments, with an own object for each tensor.
+
+    PyTorch takes a tensor that is passed twice as one input, and a parameter that is passed as the parameter.
+    """
+    seen = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+
+    def own(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and id(leaf) in seen:
+            return leaf.detach()
+        seen.add(id(leaf))
+        return leaf
+
+    return _pytree.tree_map(own, (args, kwargs))
 
 
 _UNBOUND = ("missing a required", "too many positional arguments", "got an unexpected keyword argument")
@@ -112,7 +128,9 @@ def names_of(program: Any, module: Any, args: Sequence[Any], kwargs: Any, shapes
     by_input: list[dict[int, str]] = []
 
     def note(path: Any, value: Any, spec: Any) -> None:
-        pairs = spec.items() if isinstance(spec, Mapping) else enumerate(spec or ())
+        # That of an integer is a dimension itself.
+        axes = spec if isinstance(spec, (tuple, list)) else ()
+        pairs = spec.items() if isinstance(spec, Mapping) else enumerate(axes)
         by_input.append({axis: name for axis, dim in pairs if (name := _name_of(dim))})
 
     combined = _combine_args(module, tuple(args), dict(kwargs or {}))
@@ -147,6 +165,10 @@ def flatten(subject: str, expected: Any, args: Sequence[Any], kwargs: Mapping[st
     leaves, structure = _pytree.tree_flatten((tuple(args), ordered))
     if structure == expected:
         return leaves
+    with suppress(ValueError):  # the structures differ in more than the order of keys
+        leaves = expected.flatten_up_to((tuple(args), ordered))
+        if all(map(_pytree.tree_is_leaf, leaves)):
+            return leaves
     got = f"{len(args)} positional and {sorted(kwargs)}"
     expected_text = f"{positional.num_children} positional and {sorted(keywords.context or ())}"
     if got != expected_text:
@@ -178,6 +200,6 @@ def _text_of(structure: Any) -> str:
     if structure.is_leaf():
         return "a tensor or another single value"
     if structure.type in _MAPPINGS:
-        return f"{structure.type.__name__} with the keys {structure.context} in this order"
+        return f"{structure.type.__name__} with the keys {structure.context}"
     # The type of a named tuple is the function that made its class, which is the context.
     return f"{getattr(structure.context, '__name__', structure.type.__name__)} of {structure.num_children}"

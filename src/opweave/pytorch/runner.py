@@ -23,7 +23,9 @@ from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 from .convert import FallbackCall
 from .export import check_devices, check_module, export, flatten, names_of
+from .guards import SizeRules
 from .program import ConvertedProgram, ProgramInput, ProgramOutput, convert_program
+from .sizes import numbers_of
 from .tensors import PARTS, array_of, data_type_of, tensor_of
 
 WRITTEN = "a buffer that the module writes to"
@@ -67,9 +69,11 @@ class ModuleRunner:
         check_devices({name: t for name, t in program.state_dict.items() if isinstance(t, torch.Tensor)})
         self.program, self.context, self.names = program, context, names
         self.converted: ConvertedProgram = convert_program(program, context, names, fallback=fallback, shares=shares)
+        self._rules = SizeRules(program, self.converted.arguments)
         self._targets = frozenset(self.converted.writes.values())
-        self._sizes: tuple[dict[str, tuple[int, ...]], dict[str, int]] = {}, {}
-        """The shapes of the inputs of the last call, and the size of each name."""
+        self._returns_sizes = any(isinstance(output.value, Size) for output in self.converted.outputs)
+        self._last_shapes: dict[str, tuple[int, ...]] = {}
+        """The shapes of the inputs of the last call."""
         self._buffers = {i.name: array_of(i.buffer) for i in self.converted.inputs if i.buffer is not None}
         graph = self.converted.graph
         in_place = {} if graph is None else recorded_graph(graph).in_place()
@@ -123,9 +127,11 @@ class ModuleRunner:
         if graph is not None:
             arrays = self._memory_of(subject, leaves)
             sizes_of(graph.inputs, {name: tuple(arrays[name].shape) for name in graph.inputs}, subject)
+        self._rules.check(subject, leaves)
 
     def inputs_of(self, subject: str, leaves: Sequence[Any]) -> dict[str, Any]:
         """The inputs of the graph by name; copies of buffers, so that a measurement does not change them."""
+        self.check(subject, leaves)
         arrays, graph = self._memory_of(subject, leaves), self.converted.graph
         names = () if graph is None else graph.inputs
         reason = "buffers that a measurement would change"
@@ -140,25 +146,29 @@ class ModuleRunner:
             for item in self.converted.inputs
         }
 
-    def _sizes_for(self, graph: MLGraph, shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:
-        """The size of each name for the shapes of the inputs, which are checked if they are not those of the last call."""
-        last, sizes = self._sizes
-        if last != shapes:
-            sizes = sizes_of(graph.inputs, shapes, "call")
-            self._sizes = shapes, sizes
-        return sizes
+    def _check_shapes(self, graph: MLGraph, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Require shapes that fit those of the inputs, unless they are those of the last call."""
+        if self._last_shapes != shapes:
+            sizes_of(graph.inputs, shapes, "call")
+            self._last_shapes = shapes
+
+    def _result_sizes(self, leaves: Sequence[Any]) -> dict[str, int]:
+        """The size of each name, also of inputs that the graph does not read, if results are sizes."""
+        return numbers_of(self.program, leaves, self.names) if self._returns_sizes else {}
 
     def _run(self, leaves: Sequence[Any], kind: str) -> tuple[dict[str, Any], dict[str, int]]:
         """The outputs of the graph by name, and the sizes of names."""
         graph = self.converted.graph
         if graph is None:
-            return {}, {}
+            self._rules.check("call", leaves)
+            return {}, self._result_sizes(leaves)
         arrays = self._memory_of("call", leaves)
         for target in self._targets:
             _check_target(target, arrays)
         feed = {name: arrays[name] for name in graph.inputs}
         shapes = {name: tuple(value.shape) for name, value in feed.items()}
-        sizes = self._sizes_for(graph, shapes)
+        self._check_shapes(graph, shapes)
+        self._rules.check("call", leaves)
         in_place = {name: feed[self.converted.writes[name]] for name in self._in_place}
         results: dict[str, Any]
         if kind == "tensor":
@@ -168,7 +178,7 @@ class ModuleRunner:
         for name, target in self.converted.writes.items():
             if name not in in_place:
                 _write(self.context, arrays[target], results[name])
-        return results, sizes
+        return results, self._result_sizes(leaves)
 
     def _dispatch(
         self,

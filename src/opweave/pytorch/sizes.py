@@ -100,13 +100,17 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 """Functions of SymPy, by the name of their class."""
 
 
-def numbers_of(program: Any, leaves: Sequence[Any]) -> dict[str, int]:
-    """The number of each symbol of a program for flattened arguments."""
+def numbers_of(
+    program: Any, leaves: Sequence[Any], names: Mapping[tuple[str, int], str] | None = None
+) -> dict[str, int]:
+    """The number of each symbol of a program for flattened arguments; with `names`, by input and axis, also of these."""
     numbers: dict[str, int] = {}
-    inputs = [node for node in program.graph.nodes if node.op == "placeholder"][-len(leaves) :] if leaves else []
-    for node, leaf in zip(inputs, leaves, strict=True):
-        meta = node.meta.get("val")
-        for size, number in zip(getattr(meta, "shape", ()), getattr(leaf, "shape", ()), strict=True):
+    metas = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    inputs = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    for name, leaf in zip(inputs, leaves, strict=True):
+        meta = metas[name]
+        for axis, (size, number) in enumerate(zip(getattr(meta, "shape", ()), getattr(leaf, "shape", ()), strict=True)):
             if not isinstance(size, int) and size.node.expr.is_Symbol:
-                numbers[size.node.expr.name] = int(number)
+                symbol = size.node.expr.name
+                numbers[symbol] = numbers[(names or {}).get((name, axis), symbol)] = int(number)
     return numbers
