@@ -406,6 +406,11 @@ def test_convert_takes_files_as_cp_does(run, pair: Path, tmp_path: Path) -> None
     assert "must end in .onnx, .js, .mjs" in wrong.replace("\n", " ").replace("│", "").replace("  ", " ")
     assert not (tmp_path / "out.ts").exists()
     run("convert", pair, "/dev/null", "--fix-shapes", "batch=2")
+    before, same = pair.read_bytes(), tmp_path / "link.onnx"
+    same.symlink_to(pair)
+    for target in (pair, pair.parent, same):
+        assert "is the model itself" in run("convert", pair, target, "--fix-shapes", "batch=2", code=2)
+    assert pair.read_bytes() == before
 
 
 def test_convert_keeps_the_engines_operators(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -445,6 +450,10 @@ def test_errors_are_one_line_and_verbose_shows_more(run, pair: Path, tmp_path: P
         (["run", pair, "-i", "random", "--mean", "nan"], "--mean must be finite numbers, got 'nan'"),
         (["run", pair, "-i", every, "-i", every], "all.npz: the input 'x' is given twice"),
         (["run", pair, "-i", every, "-i", "x.npy"], "x.npy: each input has a value already"),
+        (["run", pair, "--labels", tmp_path / "no.txt"], "no.txt: No such file"),
+        (["run", pair, "--labels", tmp_path / "bad.onnx"], "bad.onnx: not a text file"),
+        (["bench", pair, "--chart", tmp_path / "x.png"], "the name of the chart must end with .svg, got"),
+        (["diff", pair, tmp_path / "no.onnx"], "no.onnx: No such file or directory\n"),
         (["run", pair, "-i", "x="], "input 'x' must be a .npy or .npz file, an image, or 'random', got ''"),
     ]:
         text = run(*args, code=1)
@@ -557,6 +566,7 @@ def test_limits_of_a_model(run, pair: Path, tmp_path: Path) -> None:  # type: ig
     ):
         text = run(command[0], pair, *command[1:], *fixed, *few, code=1)
         assert "the number of nodes, those of functions included: 3, more than the limit of 2" in " ".join(text.split())
+        assert "--limit nodes=COUNT" in " ".join(text.split())
         run(command[0], pair, *command[1:], *fixed, *enough)
     for wrong in ("nodes", "nodes=many", "nodes=-1", "colour=3"):
         text = run("info", pair, "--limit", wrong, code=1)
@@ -630,12 +640,17 @@ def test_profile_rejects_options(run, pair: Path, arguments: list[str], code: in
 
 
 @pytest.mark.long
-def test_operations_option_loads_module(run, tripled: Path) -> None:  # type: ignore[no-untyped-def]
+def test_operations_option_loads_module(  # type: ignore[no-untyped-def]
+    run, tripled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = ["--operations", "operations_of_cli"]
     assert "ow.register_onnx('test.cli', 'Tripled', operation)" in run("info", tripled, code=1)
     np.save("x.npy", np.float32([1, 2]))
     run("run", tripled, "-i", "x=x.npy", "-o", "out.npz", *own)
     assert np.load("out.npz")["y"].tolist() == [3, 6]
+    run("compile", tripled, "-o", "tripled.opweave", *own)
+    monkeypatch.delitem(sys.modules, "operations_of_cli")
+    assert "(on the command line, --operations operations_of_cli)" in run("info", "tripled.opweave", code=1)
     info = run("info", tripled, *own)
     assert "Tripled 1" in info
     assert "custom operations:\n    tripled for test.cli.Tripled: 1 node, expression, " in info
@@ -651,8 +666,15 @@ def test_operations_option_loads_module(run, tripled: Path) -> None:  # type: ig
 
 
 def test_operations_option_rejects_missing_module(run, tripled: Path) -> None:  # type: ignore[no-untyped-def]
-    error = run("info", tripled, "--operations", "operations_of_cli.py", code=2)
-    assert "there is no module 'operations_of_cli.py'; did you mean 'operations_of_cli'?" in error
+    for name, meant in (
+        ("operations_of_cli.py", "operations_of_cli"),
+        ("./operations_of_cli.py", "operations_of_cli"),
+        ("own/operations.py", "own.operations"),
+    ):
+        error = run("info", tripled, "--operations", name, code=2)
+        assert f"there is no module {name!r}; did you mean {meant!r}?" in error
+    for name in ("", "../operations_of_cli.py", "own.operations"):
+        assert f"there is no module {name!r} " in run("info", tripled, "--operations", name, code=2)
     (tripled.parent / "broken_of_cli.py").write_text("import a_module_that_is_missing")
     error = run("info", tripled, "--operations", "broken_of_cli", code=1)
     missing = "ModuleNotFoundError: No module named 'a_module_that_is_missing'"

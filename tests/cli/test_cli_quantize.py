@@ -105,4 +105,5 @@ def test_quantize_messages(run: Callable[..., str], classifier: Path, tmp_path: 
         ((tmp_path / "missing.onnx", target), "No such file"),
     ):
         assert message in " ".join(run(*arguments, code=1).split())
+    assert "the file to write is missing" in run(classifier, code=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "model.onnx"]

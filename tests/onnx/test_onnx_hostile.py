@@ -331,7 +331,7 @@ def test_load_limits_nodes_of_nested_functions() -> None:
     text = message(lambda: session(nested_functions(31)), ow.DataError)
     assert text == (
         "the model: the number of nodes, those of functions included: 2147483648, more than the limit of 1000000; "
-        "limits=ModelLimits(nodes=…) raises it"
+        "limits=ModelLimits(nodes=…) raises it (on the command line, --limit nodes=COUNT)"
     )
     few = nested_functions(3)
     text = message(lambda: session(few, limits=ow.onnx.ModelLimits(nodes=7)), ow.DataError)
@@ -356,7 +356,7 @@ def test_sparse_tensors_count_together() -> None:
     text = message(lambda: session(proto, limits=ow.onnx.ModelLimits(dense_bytes=47)), ow.DataError)
     assert text == (
         "the sparse tensor 'w2' has the shape [4]; bytes of such tensors: 48 B, more than the limit of 47 B; "
-        "limits=ModelLimits(dense_bytes=…) raises it"
+        "limits=ModelLimits(dense_bytes=…) raises it (on the command line, --limit dense_bytes=COUNT)"
     )
 
 
@@ -385,7 +385,7 @@ def test_folded_bytes_limits_constant_folding() -> None:
     text = message(lambda: session(proto, limits=ow.onnx.ModelLimits(folded_bytes=200)), ow.DataError)
     assert text == (
         "Concat: the bytes of all results that are computed while the model is loaded: 248 B, more than the limit of 200 B; "
-        "limits=ModelLimits(folded_bytes=…) raises it"
+        "limits=ModelLimits(folded_bytes=…) raises it (on the command line, --limit folded_bytes=COUNT)"
     )
 
 

@@ -500,6 +500,34 @@ def test_a_failing_conversion_says_why(tmp_path: Path) -> None:
         ow.quantize(saved(proto, tmp_path), tmp_path / "new.onnx", "int4")
 
 
+@ow.expression
+def bent(x: Any, *, share: float = 0.5) -> Any:
+    return x + share * ow.expr.sin(x)
+
+
+ow.register_onnx("test.quantize", "Bent", bent)
+
+
+@pytest.mark.parametrize("form", BOUNDS)
+def test_operations_of_the_user(form: Any, tmp_path: Path) -> None:
+    nodes = [node("MatMul", "x w", "a"), helper.make_node("Bent", ["a"], ["y"], "bend", domain="test.quantize")]
+    ends = {"x": "float32[2, 64]"}, {"y": "float32[2, 64]"}
+    proto = model(nodes, *ends, {"w": normal(64, 64)}, opset=21, domains=["test.quantize"])
+    source, target, x = saved(proto, tmp_path), tmp_path / "new.onnx", normal(2, 64)
+    if form == "static":
+        with pytest.raises(
+            ow.NotSupportedError, match=r"which does not have Bent 'bend' of the domain 'test\.quantize'"
+        ):
+            ow.quantize(source, target, form, inputs={"x": x})
+        assert not target.exists()
+        return
+    result = ow.quantize(source, target, form, inputs={"x": x}, seconds=0)
+    (after,) = ow.InferenceSession(target).run(None, {"x": x})
+    product = x.astype(np.float64) @ numpy_helper.to_array(proto.graph.initializer[0])
+    assert relative(after, product + np.sin(product) / 2) < 2 * BOUNDS[form]
+    assert result.outputs[0].relative < 2 * BOUNDS[form]
+
+
 def test_result_has_all_numbers(tmp_path: Path) -> None:
     source = saved(convolutions(), tmp_path)
     result = ow.quantize(source, tmp_path / "new.onnx", "int8")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..support.errors import OperationError
+from ..support.errors import OperationError, require
 from .common import Operations, PrecisionName, Verbose, app, console, errors
 from .models import (
     Bounds,
@@ -92,6 +92,8 @@ def bench(
     from .programs import is_program
 
     if chart is not None:
+        is_svg = chart.suffix.lower() == ".svg"
+        require(is_svg, f"bench: the name of the chart must end with .svg, got {str(chart)!r}")
         check_writable(chart)
     engine_names = engines.split(",") if engines else None
     options = {"fix_shapes": sizes(fix_shapes or []), "limits": limits(limit or [])}

@@ -102,12 +102,17 @@ def declare(module: str | None) -> str | None:
     except Exception as error:  # a module may raise any type
         is_missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         # Otherwise the module exists, and imports another module that does not.
-        if is_missing:
-            hint = f"; did you mean {module[:-3]!r}?" if module.endswith(".py") else ""
+        if is_missing or not _is_module_name(module):
+            meant = ".".join(Path(module.removesuffix(".py")).parts)
+            hint = f"; did you mean {meant!r}?" if meant != module and _is_module_name(meant) else ""
             raise BadParameter(f"there is no module {module!r}{hint}") from None
         text = "".join(format_exception_only(error)[-1:]).strip()
         raise OperationError(f"the module {module!r} cannot be imported: {text} ({_place_of(error)})") from error
     return module
+
+
+def _is_module_name(text: str) -> bool:
+    return all(map(str.isidentifier, text.split(".")))
 
 
 def _place_of(error: BaseException) -> str:

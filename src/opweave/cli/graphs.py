@@ -127,7 +127,7 @@ def compile(
         typer.Option(
             "--shapes",
             metavar="NAME=SIZE,...",
-            help="Sizes of dynamic dimensions to compile for, as in batch=1,length=64; may be repeated.",
+            help="Sizes of dynamic dimensions to compile for, as in batch=1,length=64.",
         ),
     ] = None,
     layout: Annotated[

@@ -68,6 +68,8 @@ def explain_assumption(arguments: Sequence[Argument]) -> Iterator[None]:
     """Explain in the error of a model that dynamic dimensions are assumed to be 1: many models need more."""
     try:
         yield
+    except DataError:  # of a file
+        raise
     except MLError as error:
         if not (assumed := assumption(arguments)):
             raise
@@ -320,14 +322,18 @@ def _fixed_texts(name: str, texts: np.ndarray) -> np.ndarray:
     return texts.astype(str)
 
 
-def best(scores: np.ndarray, labels: Path, count: int) -> list[tuple[str, float]]:
-    """The labels with the highest scores, as probabilities."""
+def read_labels(path: Path) -> list[str]:
+    """The lines of a text file."""
     try:
-        names = labels.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{labels}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+        raise DataError(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+
+
+def best(scores: np.ndarray, names: Sequence[str], count: int, subject: str) -> list[tuple[str, float]]:
+    """The names with the highest scores, as probabilities; `subject` begins errors."""
     row = np.asarray(np.atleast_2d(scores)[0], np.float64).ravel()  # of [batch, classes, 1, 1], too
-    require(row.size == len(names), f"{labels} has {len(names)} labels for {row.size} scores")
+    require(row.size == len(names), f"{subject} has {len(names)} labels for {row.size} scores")
     if row.min() < 0 or abs(row.sum() - 1) > 1e-2:  # scores rather than probabilities
         row = np.exp(row - row.max())
         row /= row.sum()

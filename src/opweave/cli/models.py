@@ -145,6 +145,15 @@ def open_program(
     return ProgramSession(model, sizes(fixed or []), **options)
 
 
+def output_of(command: str, model: Path, target: Path | None, option: Path | None) -> Path:
+    """The file to write, which is an argument or the option -o."""
+    output = target or option
+    if output is None or (target and option):
+        problem = "is missing" if output is None else "is given twice"
+        raise BadParameter(f"the file to write {problem}: opweave {command} {model.name} OUTPUT.onnx")
+    return output
+
+
 def find_absent(device: str | None) -> tuple[Backend, Device] | None:
     """Return a named device that this machine lacks, and its back end; None if the machine has it, or the name is unknown."""
     from .. import backends
@@ -195,11 +204,12 @@ def run(
     import numpy as np
 
     from ..support.files import check_writable
-    from .inputs import OUTPUT_SUFFIX, best, explain_assumption, gather, numbers, save_arrays
+    from .inputs import OUTPUT_SUFFIX, best, explain_assumption, gather, numbers, read_labels, save_arrays
 
     if output is not None:
         require(output.suffix.lower() == OUTPUT_SUFFIX, f"outputs are written as {OUTPUT_SUFFIX}, got {output}")
         check_writable(output)
+    classes = None if labels is None else read_labels(labels)
     session, arguments = open_model(model, fix_shapes, limit, device, precision)
     feed = gather(arguments, inputs or [], seed, numbers(mean, "--mean"), numbers(std, "--std"))
     names = [argument.name for argument in session.get_outputs()]
@@ -219,9 +229,9 @@ def run(
         least, average, most = (f"{f(wide):.4g}" if wide.size else "" for f in (np.min, np.mean, np.max))
         rows.append((name, kind, str(list(array.shape)), least, average, most))
     _print_table(rows, words=3)
-    if labels is not None:
-        first = results[names[0]]
-        for label, probability in best(first, labels, top):
+    if classes is not None:
+        require(len(names) > 0, f"{labels}: the model has no output to show the classes of")
+        for label, probability in best(results[names[0]], classes, top, str(labels)):
             console.print(f"{probability:7.2%}  {label}", soft_wrap=True)
     if output is not None:
         save_arrays(output, results)
@@ -473,11 +483,7 @@ def convert(
     from .inputs import limits, sizes
     from .programs import is_program
 
-    if (target is None) == (output is None):
-        problem = "is missing" if output is None else "is given twice"
-        raise BadParameter(f"the file to write {problem}: opweave convert {model.name} OUTPUT.onnx")
-    output = output or target
-    assert output is not None
+    output = output_of("convert", model, target, output)
     if output.is_dir():
         output /= f"{model.stem}.onnx"
     suffixes = (".onnx", *js.SUFFIXES)
@@ -487,6 +493,8 @@ def convert(
         raise BadParameter(f"the name of the file to write must end in {', '.join(suffixes)}, got {output}")
     if suffix in js.SUFFIXES and operators != "onnx":
         raise BadParameter("--operators is for .onnx files")
+    if output.exists() and model.exists() and output.samefile(model):
+        raise BadParameter(f"{output} is the model itself, which must not be replaced")
     check_writable(output)
     if is_program(model):
         graph = open_program(model, fix_shapes, limit).fixed_graph()

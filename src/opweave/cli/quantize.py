@@ -11,7 +11,7 @@ import typer
 
 from ..support.errors import DataError, ValidationError, require
 from .common import Operations, Verbose, app, console
-from .models import Bounds, Inputs, Mean, ModelFile, Seed, Sizes, Std
+from .models import Bounds, Inputs, Mean, ModelFile, Seed, Sizes, Std, output_of
 
 if TYPE_CHECKING:
     from ..onnx.model.arguments import Argument
@@ -23,7 +23,8 @@ RANDOM_SAMPLES = 8
 @app.command()
 def quantize(
     model: ModelFile,
-    output: Annotated[Path, typer.Argument(help="The .onnx file to write.")],
+    target: Annotated[Path | None, typer.Argument(metavar="[OUTPUT]", help="The .onnx file to write.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The same, as an option.")] = None,
     to: Annotated[
         str,
         typer.Option(
@@ -73,6 +74,7 @@ def quantize(
     from ..support.files import atomic_writer, check_writable
     from .inputs import limits, numbers, sizes
 
+    output = output_of("quantize", model, target, output)
     require(output.suffix.lower() == ".onnx", f"the name of the file to write must end in .onnx, got {output}")
     for file in (output, json_file):
         if file is not None:

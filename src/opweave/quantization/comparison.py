@@ -14,7 +14,9 @@ import onnxruntime
 
 from ..backends.onnxruntime.model import ModelSession
 from ..backends.onnxruntime.native import ENGINE_ERRORS, NativeSession
+from ..backends.onnxruntime.opsets import missing_nodes
 from ..inspect.diff.measure import Values, error
+from ..onnx.model.limits import ModelLimits
 from ..onnx.model.model import Model
 from ..onnx.model.protobuf import ModelProto, NodeProto, ValueInfoProto, copy_of, element_type_of, tensor_type
 from ..onnx.model.scopes import rename_node, used_names
@@ -69,10 +71,10 @@ def compare_layers(
 
 
 def compare_outputs(
-    old: Any, new: Any, feeds: Sequence[Mapping[str, np.ndarray]], seconds: float
+    old: Any, new: Any, feeds: Sequence[Mapping[str, np.ndarray]], seconds: float, limits: ModelLimits
 ) -> tuple[list[OutputError], float, float]:
     """Compare the outputs of sessions of both models, and measure them in turn; return errors and the median times."""
-    sessions = [InferenceSession(model, verify=False) for model in (old, new)]
+    sessions = [InferenceSession(model, verify=False, limits=limits) for model in (old, new)]
     names = [argument.name for argument in sessions[0].get_outputs()]
     errors = {name: _Sum() for name in names}
     for feed in feeds[:MAX_SAMPLES]:
@@ -115,8 +117,15 @@ class _Sum:
         return OutputError(name, relative, self.worst, self.largest)
 
 
-def check_loads(path: Path) -> None:
-    """Require that ONNX Runtime takes a model; `OperationError` if it does not."""
+def check_loads(path: Path, limits: ModelLimits) -> None:
+    """Require that a model can run: on ONNX Runtime, or in a session if it has operators of the user.
+
+    Raises:
+        OperationError: it cannot.
+    """
+    if any(missing_nodes(Model.load(path, limits).proto)):
+        InferenceSession(path, verify=False, limits=limits)
+        return
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:

@@ -88,6 +88,6 @@ def _find(module: str, name: str, path: str, may_import: bool) -> Any:
     if module not in sys.modules:
         raise NotSupportedError(
             f"{path}: it needs the operation {short_repr(name)} of the module {module}; import this module before, or pass "
-            "trusted=True if you trust the file, which imports the module"
+            f"trusted=True if you trust the file, which imports the module (on the command line, --operations {module})"
         )
     return _attribute(sys.modules[module], name)

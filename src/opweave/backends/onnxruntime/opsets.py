@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 
 import onnx
@@ -64,6 +64,15 @@ def knows(node: NodeProto, domain: str) -> bool:
     return attributes is not None and all(attribute.name in attributes for attribute in node.attribute)
 
 
+def missing_nodes(proto: onnx.ModelProto) -> Iterator[NodeProto]:
+    """The nodes of a model whose operators the engine does not have."""
+    local = {(function.domain, function.name) for function in proto.functions}
+    for node in (node for graph in all_graphs(proto.graph) for node in graph.node):
+        domain = "" if node.domain == "ai.onnx" else node.domain
+        if (domain, node.op_type) not in engine_operators() and (node.domain, node.op_type) not in local:
+            yield node
+
+
 def unknown_operator(
     proto: onnx.ModelProto,
     needs_none: Callable[[NodeProto], bool] = lambda node: False,
@@ -73,11 +82,9 @@ def unknown_operator(
 
     Nodes for which `needs_none` holds need no engine.
     """
-    local = {(function.domain, function.name) for function in proto.functions}
-    for node in (node for graph in all_graphs(proto.graph) for node in graph.node):
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        is_known = (domain, node.op_type) in engine_operators() or (node.domain, node.op_type) in local
-        if not is_known and not needs_none(node):
+    for node in missing_nodes(proto):
+        if not needs_none(node):
+            domain = "" if node.domain == "ai.onnx" else node.domain
             title = f"{node.op_type} {node.name!r}" if node.name else node.op_type
             problem = f"neither Opweave nor ONNX Runtime has the operator {node.op_type} of the domain {domain!r}"
             if domain == "" and not onnx.defs.has(node.op_type):

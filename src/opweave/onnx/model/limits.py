@@ -47,7 +47,10 @@ class ModelLimits:
             much, most = str(amount) if amount < 10**18 else "more than 10**18", str(limit)
             if name.endswith("_bytes") and amount < 10**18 and (rounded := size(amount)) != size(limit):
                 much, most = rounded, size(limit)
-            raise DataError(f"{subject}: {much}, more than the limit of {most}; limits=ModelLimits({name}=…) raises it")
+            raise DataError(
+                f"{subject}: {much}, more than the limit of {most}; limits=ModelLimits({name}=…) raises it (on the command "
+                f"line, --limit {name}=COUNT)"
+            )
 
 
 DEFAULT = ModelLimits()
