@@ -81,6 +81,11 @@ def test_create_context_accepts_backend(name: str) -> None:
         ({"drafts": None}, ow.ValidationError, "drafts must be True or False, got None"),
         ({"device": 3}, ow.ValidationError, "device must be a name, got 3"),
         ({"device": "npu7"}, ow.NotSupportedError, "there is no device 'npu7'; available: 'cpu', "),
+        (
+            {"gpu_device": "cpu"},
+            ow.ValidationError,
+            "gpu_device must be a wgpu.GPUDevice, got 'cpu'; write device='cpu'",
+        ),
         ({"gpu_device": object()}, ow.ValidationError, "gpu_device must be a wgpu.GPUDevice, got object"),
         ({"gpu_device": object(), "device": "cpu"}, ow.ValidationError, "device must not be given with gpu_device"),
         ({"gpu_device": object(), "backend": "a"}, ow.ValidationError, "backend must not be given with gpu_device"),

@@ -107,6 +107,10 @@ def test_float_constant_with_integers_names_operand() -> None:
             "hardish: takes 1 positional argument, got 2; attributes are keywords: alpha=0.1",
         ),
         (
+            lambda: ow.composite(lambda x: x + 1)(X),
+            "<lambda>: takes 0 positional arguments, got 1; the first parameter of the function, x, is the builder",
+        ),
+        (
             lambda: ow.expression(),  # type: ignore[call-arg]
             "@ow.expression() has no function; write @ow.expression above the function, without ",
         ),

@@ -155,6 +155,8 @@ def test_static_names_parameters() -> None:
         ow.ValidationError, match=r"jit '<lambda>': static names parameters of the function, got \['y'\]"
     ):
         ow.jit(lambda x: x, static=("y",))
+    with pytest.raises(ow.ValidationError, match=r"jit '<lambda>': static must be a list of names, got 0"):
+        ow.jit(lambda x: x, static=0)  # type: ignore[call-overload]
 
 
 def test_methods_and_their_objects() -> None:

@@ -123,6 +123,10 @@ class ML:
             power_preference, accelerated = _preferences(compute_policy, power_preference, accelerated)
         for option, name in {"device": device, "backend": backend}.items():
             require(name is None or isinstance(name, str), f"{option} must be a name, got {short_repr(name)}")
+        require(
+            not isinstance(gpu_device, str),
+            f"gpu_device must be a wgpu.GPUDevice, got {short_repr(gpu_device)}; write device={short_repr(gpu_device)}",
+        )
         handles = {"gpu_device": gpu_device, "cuda_stream": cuda_stream}
         claimed = [option for option, value in handles.items() if value is not None]
         require(len(claimed) < 2, f"{' and '.join(claimed)} must not be given together")

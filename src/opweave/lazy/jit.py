@@ -10,7 +10,7 @@ import functools
 import inspect
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 import numpy as np
@@ -94,6 +94,8 @@ class Jitted(Generic[P, R]):
         self._name = getattr(function, "__qualname__", repr(function)).rpartition("<locals>.")[2]
         lazily = inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function)
         require(not lazily, f"jit {self._name!r}: a generator or coroutine cannot be traced")
+        is_listing = isinstance(static, Iterable) and all(isinstance(name, str) for name in static)
+        require(is_listing, f"jit {self._name!r}: static must be a list of names, got {short_repr(static)}")
         names = (static,) if isinstance(static, str) else tuple(static)
         parameters = list(inspect.signature(function).parameters.values())
         unknown = [name for name in names if name not in {p.name for p in parameters}]

@@ -5,6 +5,7 @@ This code runs only after a call has failed. `refusals` has the decorators that 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from math import prod
@@ -192,6 +193,9 @@ def _of_rest(op: Any, args: Sequence[Any], rest: Sequence[Any]) -> str:
     if _takes_list(op, last) and integers and isinstance(args[len(op.positional) - 1], int):
         return f"; {last} is one list: {list(args[len(op.positional) - 1 :])}"
     attributes = [name for name in op.attributes if name not in op.positional]
+    builder = "" if op.positional else next(iter(inspect.signature(op.__wrapped__).parameters), "")
+    if builder and builder not in op.parameters:
+        return f"; the first parameter of the function, {builder}, is the builder"
     if not attributes:
         return f"; write {_form(op)}"
     if _takes_list(op, attributes[0]) and integers:
