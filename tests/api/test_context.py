@@ -236,7 +236,7 @@ def test_bad_out(out: Any, message: str) -> None:
 )
 def test_bad_descriptors(data_type: Any, shape: Any, message: str) -> None:
     context = ow.ml.create_context()
-    with pytest.raises(ow.ValidationError, match=message):
+    with pytest.raises(ow.ValidationError, match=f"^create_tensor: {message}"):
         context.create_tensor(data_type, shape)
     with pytest.raises(ow.ValidationError, match=message):
         ow.MLGraphBuilder(context).input("x", data_type, shape)
@@ -265,10 +265,10 @@ def test_bad_data(data: Any, message: str) -> None:
     context = ow.ml.create_context()
     x = context.create_tensor("float32", [4], readable=True, writable=True)
     context.write_tensor(x, np.float32([1, 2, 3, 4]))
-    with pytest.raises(ow.ValidationError, match=message):
+    with pytest.raises(ow.ValidationError, match=f"^write_tensor: {message}"):
         context.write_tensor(x, data)
     assert x.numpy().tolist() == [1, 2, 3, 4], "a refused write must leave the tensor as it was"
-    with pytest.raises(ow.ValidationError, match=message):
+    with pytest.raises(ow.ValidationError, match=f"^create_constant_tensor: {message}"):
         context.create_constant_tensor("float32", [4], data)
 
 

@@ -456,7 +456,7 @@ def test_sizes_of_other_branches_are_refused(
     def make(rows: int) -> Any:
         return torch.randn(rows, 2), {"b": torch.ones(rows)}
 
-    shapes = {"x": {0: dim}, "d": {"b": {0: "m"}}}
+    shapes: Any = {"x": {0: dim}, "d": {"b": {0: "m"}}}
     program: Any = module
     if is_saved:  # rules are texts in files
         file = io.BytesIO()

@@ -135,15 +135,18 @@ class ContextTensors:
         (<MLTensor float32[2, 2], readable>, [[0.0, 0.0], [0.0, 0.0]])
         """
         check_alive(self)
-        desc = self._check_desc(data_type, shape)
+        desc = self._check_desc("create_tensor", data_type, shape)
         require_flags(readable=readable, writable=writable)
         if memory is None:
             array = self._space.allocate(desc)
             return self._adopt(desc, array, readable=readable, writable=writable)
-        require(self._space.is_host, f"memory= is for contexts on the CPU; this one is on {self._device.name}")
+        require(
+            self._space.is_host,
+            f"create_tensor: memory= is for contexts on the CPU; this one is on {self._device.name}",
+        )
         require(
             hasattr(memory, "allocate") and hasattr(memory, "owns"),
-            f"memory must be a WebAssembly module (opweave.wasm.load), got {type(memory).__name__}",
+            f"create_tensor: memory must be a WebAssembly module (opweave.wasm.load), got {type(memory).__name__}",
         )
         array = memory.allocate(desc)
         return self._adopt(desc, array, readable=readable, writable=writable, pinned=True)
@@ -194,7 +197,7 @@ class ContextTensors:
         if usage is None:
             return self.create_tensor(data_type, shape, readable=readable, writable=writable)
         require_drafts(self._state.drafts, "create_exportable_tensor: usage")
-        desc = self._check_desc(data_type, shape)
+        desc = self._check_desc("create_exportable_tensor", data_type, shape)
         require_flags(readable=readable, writable=writable)
         needed = [name for name, is_needed in {"COPY_SRC": readable, "COPY_DST": writable}.items() if is_needed]
         space: Any = self._space
@@ -223,8 +226,12 @@ class ContextTensors:
         [1.0, 2.0]
         """
         check_alive(self)
-        desc = self._check_desc(data_type, shape)
-        data = fit(as_array(input_data, "input_data", desc.data_type), "input_data", desc)
+        desc = self._check_desc("create_constant_tensor", data_type, shape)
+        data = fit(
+            as_array(input_data, "create_constant_tensor: input_data", desc.data_type),
+            "create_constant_tensor: input_data",
+            desc,
+        )
         array = host.allocate(desc)
         host.copy(array, data, "create_constant_tensor")
         return self._adopt(desc, array, constant=True)
@@ -271,8 +278,10 @@ class ContextTensors:
         if not self._space.is_host:
             both = (data_type is None) == (shape is None)
             require(both, f"tensor_from takes data_type and shape, or neither, got {data_type!r} and {shape!r}")
-            lent = self._space.adopt(array, None if data_type is None else self._check_desc(data_type, shape))
-            desc = self._check_desc(lent.desc.data_type, lent.desc.shape)
+            lent = self._space.adopt(
+                array, None if data_type is None else self._check_desc("tensor_from", data_type, shape)
+            )
+            desc = self._check_desc("tensor_from", lent.desc.data_type, lent.desc.shape)
             require(not (lent.read_only and writable), "tensor_from cannot make a read-only array writable")
             writable = not lent.read_only if writable is None else writable
             return self._adopt(desc, lent, readable=readable, writable=writable, pinned=True)
@@ -285,7 +294,7 @@ class ContextTensors:
         require(is_array, f"tensor_from takes an array, got {type(array).__name__}")
         array = as_array(array, "tensor_from: array")
         array_desc = describe(array, "tensor_from", self._state.drafts)
-        desc = self._check_desc(array_desc.data_type, array_desc.shape)
+        desc = self._check_desc("tensor_from", array_desc.data_type, array_desc.shape)
         array = self._space.adopt(array, desc)
         if writable is None:
             writable = bool(array.flags.writeable)
@@ -356,13 +365,15 @@ class ContextTensors:
         >>> tensor.numpy().tolist()
         [1.0, 2.0]
         """
-        check_own(self, tensor, "tensor")
+        check_own(self, tensor, "write_tensor: tensor")
         if not tensor.writable:
-            raise ValidationError(f"the tensor {tensor.desc} was not created with writable=True")
-        data = fit(as_array(input_data, "input_data", tensor.data_type), "input_data", tensor.desc)
+            raise ValidationError(f"write_tensor: the tensor {tensor.desc} was not created with writable=True")
+        data = fit(
+            as_array(input_data, "write_tensor: input_data", tensor.data_type), "write_tensor: input_data", tensor.desc
+        )
         guard_of(tensor).settle()
         with guard_of(tensor).lock:
-            check_own(self, tensor, "tensor")
+            check_own(self, tensor, "write_tensor: tensor")
             self._space.write(target_of(tensor), data, "write_tensor")
 
     def read_tensor(self, tensor: MLTensor, *, out: Any = None) -> np.ndarray:
@@ -387,19 +398,21 @@ class ContextTensors:
         >>> context.read_tensor(context.tensor_from(np.float32([1, 2])), out=out).tolist(), out.tolist()
         ([1.0, 2.0], [1.0, 2.0])
         """
-        check_own(self, tensor, "tensor")
+        check_own(self, tensor, "read_tensor: tensor")
         if not tensor.readable:
-            raise ValidationError(f"the tensor {tensor.desc} was not created with readable=True")
+            raise ValidationError(f"read_tensor: the tensor {tensor.desc} was not created with readable=True")
         if out is None:
             target = host.empty(tensor.desc)
         else:
-            require(not isinstance(out, np.generic), f"out must be an array, got the scalar {short_repr(out)}")
-            whole = as_array(out, "out")
-            require(bool(whole.flags.c_contiguous), "out must be C-contiguous")
-            target = fit(whole, "out", tensor.desc)
-            require(bool(target.flags.writeable), "out must be writable")
+            require(
+                not isinstance(out, np.generic), f"read_tensor: out must be an array, got the scalar {short_repr(out)}"
+            )
+            whole = as_array(out, "read_tensor: out")
+            require(bool(whole.flags.c_contiguous), "read_tensor: out must be C-contiguous")
+            target = fit(whole, "read_tensor: out", tensor.desc)
+            require(bool(target.flags.writeable), "read_tensor: out must be writable")
         with guard_of(tensor).lock:
-            self._space.read([own_memory(self, tensor, "tensor")], [target], "read_tensor")
+            self._space.read([own_memory(self, tensor, "read_tensor: tensor")], [target], "read_tensor")
         return target
 
     read_tensor_async = awaitable(read_tensor)
@@ -446,12 +459,15 @@ class ContextTensors:
 
     # Helpers ---------------------------------------------------------------------------------------------------------
 
-    def _check_desc(self, data_type: object, shape: object) -> Desc:
+    def _check_desc(self, subject: str, data_type: object, shape: object) -> Desc:
         from ..core.conversion import convert_desc  # imported late, because few sessions make tensors
         from ..core.graph import check_desc
 
-        desc = convert_desc(data_type, shape, self._state.drafts)
-        return check_desc(desc, self._backend.max_byte_length, takes_empty=self._state.drafts)
+        try:
+            desc = convert_desc(data_type, shape, self._state.drafts)
+            return check_desc(desc, self._backend.max_byte_length, takes_empty=self._state.drafts)
+        except ValidationError as error:
+            raise type(error)(f"{subject}: {error}") from None
 
     def _adopt(self, desc: Desc, array: np.ndarray, *, pinned: bool = False, **flags: bool) -> MLTensor:
         """Return a tensor of this memory; `pinned` memory belongs to the caller, and is never replaced."""
