@@ -20,11 +20,12 @@ from ...support.records import record
 from ..size_input import SizeInput
 from . import kernels
 from .barriers import keep_casts_apart, keep_outputs_apart, keep_signs_of_zeros
-from .options import EMPTY_FILE, OPAQUE
 from .records import (
+    EMPTY_FILE,
     INLINE_BYTES,
     INLINE_BYTES_OF_RULES,
     IR_VERSION,
+    OPAQUE,
     OnnxNode,
     Subgraph,
     attribute,

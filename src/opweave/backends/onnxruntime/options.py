@@ -50,12 +50,6 @@ USED_IN_PLACE = frozenset(
 The optimiser moves transpositions through all other operators, and transposes their constants in place, under the old name.
 The engine therefore copies every constant that another operator reads."""
 
-OPAQUE = frozenset({"GatherBlockQuantized", "GroupQueryAttention", "MatMulNBits"})
-"""Operators in `USED_IN_PLACE` whose large constants the engine's optimiser does not read, unless it folds the node."""
-
-EMPTY_FILE = os.devnull
-"""The file of constants that only kernels get: the engine requires that it exists, and refuses to read it."""
-
 TAKE_IMAGES = frozenset({"Conv", "ConvInteger", "ConvTranspose", "FusedConv", "QLinearConv"})
 """Operators in `USED_IN_PLACE` whose first operand the optimiser transposes, if channels come last for the faster kernel."""
 
@@ -78,7 +72,7 @@ def hand_over(
         weights: the weights by name.
         readers: (operator, inputs, outputs) of all nodes, including sub-graphs. With None, the engine copies the weights:
             kernels may run on another device.
-        kernel_constants: weights that only nodes of `OPAQUE` read. The engine copies all others into its graph until it has
+        kernel_constants: weights that only nodes of `records.OPAQUE` read. The engine copies others until it has
             packed them.
     """
     from .values import to_engine

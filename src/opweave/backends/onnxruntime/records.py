@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from math import copysign, inf
 from struct import pack
@@ -38,6 +39,12 @@ INLINE_BYTES = 1024
 
 INLINE_BYTES_OF_RULES = 8192 * 8
 """`INLINE_BYTES` for constants of rules: shape inference must see the sizes of the largest possible Split."""
+
+OPAQUE = frozenset({"GatherBlockQuantized", "GroupQueryAttention", "MatMulNBits"})
+"""Operators in `options.USED_IN_PLACE` whose large constants the optimiser does not read, unless it folds the node."""
+
+EMPTY_FILE = os.devnull
+"""The file of constants that only kernels get: the engine requires that it exists, and refuses to read it."""
 
 _NUMBERS = tuple(bytes([byte]) for byte in range(128))
 
