@@ -366,6 +366,34 @@ def test_save_refuses_sizes_with_names_as_arguments(tmp_path: Path) -> None:
         ow.js.save(graph, tmp_path / "m.js", input_shapes={"x": [3, 5]})
 
 
+def range_to_size(b: ow.MLGraphBuilder, x: ow.MLOperand) -> Any:
+    positions = b.range(b.constant("int32", 0), x.shape[0], b.constant("int32", 2), label="p")  # type: ignore[arg-type]
+    return b.concat([positions, b.cast(x, "int32")], 0)
+
+
+@pytest.mark.parametrize(
+    ("subject", "make"),
+    [
+        ("range 'p': limit must not be", range_to_size),
+        ("mul 'm': b must not be", lambda b, x: b.mul(x, x.shape[0], label="m")),
+        ("mul 'm': b must not be", lambda b, x: b.mul(x, 1 / x.shape[0], label="m")),
+        (
+            "resize 'r': its operations of WebNN must not have constants that are",
+            lambda b, x: composites.resize(x, axes=[0], sizes=[7 * x.shape[0]], mode="linear", label="r"),
+        ),
+    ],
+)
+def test_save_refuses_constants_of_sizes_with_names(tmp_path: Path, subject: str, make: Any) -> None:
+    b = ow.MLGraphBuilder(ow.ml.create_context(device="cpu", drafts=True))
+    graph = b.build({"y": make(b, b.input("x", "float32", ["n"]))})
+    rule = (
+        "computed from sizes with names in JavaScript, got n; save(..., input_shapes={...}) saves it for certain sizes"
+    )
+    with pytest.raises(ow.NotSupportedError, match=re.escape(f"save: {subject} {rule}")):
+        ow.js.save(graph, tmp_path / "m.js")
+    ow.js.save(graph, tmp_path / "m.js", input_shapes={"x": [3]})
+
+
 def test_bad_arguments_are_explained(tmp_path: Path) -> None:
     b = ow.MLGraphBuilder(CPU)
     graph = b.build({"y": b.relu(b.input("x", "float32", [2]))})

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from ..compile.empty import fold_empty, is_empty
 from ..compile.legalise import legalise
 from ..context.graph import MLGraph, graph_for_all_sizes, state_of
 from ..core.dtypes import ANY
 from ..core.graph import Graph, Node
-from ..ops import Operations
+from ..core.size_values import variables_in
+from ..ops import Operations, constants
 from ..support.errors import NotSupportedError, ValidationError, require
 from ..support.files import atomic_writer
-from ..support.names import short_repr
-from .module import JsModule
+from ..support.names import camel_case, printable, short_repr
+from .module import JsModule, operands_of
 from .safetensors import write
 
 SUFFIXES = {".js": ".d.ts", ".mjs": ".d.mts"}
@@ -118,7 +120,26 @@ def webnn_only(graph: Graph) -> Graph:
     def is_built_in(node: Node) -> bool:
         return vars(Operations).get(node.op.name) is node.op
 
-    whole = legalise(fold_empty(graph)[0], is_built_in, "WebNN", has_results=True)[0]
+    def decomposition_of(node: Node) -> Any:
+        if names := _names_in_constant(node):
+            rule = (
+                "its operations of WebNN must not have constants that are computed from sizes with names in JavaScript"
+            )
+            raise ValidationError(f"{rule}, got {names}")
+        return node.op.decomposition
+
+    for node in graph.nodes:
+        for name, operand in operands_of(node):
+            if operand.node is not None and (names := _names_in_constant(operand.node)):
+                rule = "must not be computed from sizes with names in JavaScript"
+                raise ValidationError(f"{node.title}: {camel_case(name)} {rule}, got {names}")
+    whole = legalise(fold_empty(graph)[0], is_built_in, "WebNN", has_results=True, decomposition_of=decomposition_of)[0]
     read = {operand for node in whole.nodes for operand in node.operands}
     inputs = {name: operand for name, operand in whole.inputs.items() if operand in read}
     return Graph(inputs, whole.outputs, whole.nodes)
+
+
+def _names_in_constant(node: Node) -> str:
+    """The names of sizes from which a node computes a constant; empty for other nodes."""
+    is_constant = node.op in (constants.sizes, constants.computed)
+    return ", ".join(map(printable, sorted(variables_in(tuple(node.attributes.values()))))) if is_constant else ""

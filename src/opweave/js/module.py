@@ -203,7 +203,7 @@ class JsModule:
         for node in self.graph.nodes:
             base = node.label or camel_case(node.op.name)
             variables = [self._fresh(f"{base}_{k}" if k else base) for k in range(len(node.outputs))]
-            for name, operand in _operands_of(node):
+            for name, operand in operands_of(node):
                 if operand.is_constant and uses[operand] > 1 and operand not in self._names:
                     text = self._constant(variables[0], name, operand)
                     self._names[operand] = self._fresh(f"{variables[0]}_{name}")
@@ -320,7 +320,8 @@ def _call(start: str, positional: list[str], options: list[str]) -> str:
     return "\n".join([*lines, "  );"])
 
 
-def _operands_of(node: Node) -> Iterable[tuple[str, Operand]]:
+def operands_of(node: Node) -> Iterable[tuple[str, Operand]]:
+    """The operands of a node by their parameters; those of a sequence are numbered."""
     for name, value in node.inputs.items():
         if isinstance(value, tuple):
             yield from ((f"{name}_{k}", operand) for k, operand in enumerate(value))
