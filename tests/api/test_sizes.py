@@ -966,7 +966,7 @@ def test_size_that_is_divided_by_zero(context: ow.MLContext) -> None:
         if columns:
             assert context.compute(graph, feeds)["z"].shape == (rows // columns, columns * 2)
             continue
-        message = r"reshape 'rows': a formula divides a size by 0; the sizes are n = 4, m = 0"
+        message = r"reshape 'rows': n // m divides a size by 0; the sizes are n = 4, m = 0"
         with pytest.raises(ow.ValidationError, match=f"compute: {message}"):
             context.compute(graph, feeds)
         with pytest.raises(ow.ValidationError, match=f"compute_shapes: {message}"):

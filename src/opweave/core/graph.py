@@ -294,6 +294,13 @@ class Graph:
         """Whether a dimension of an input is known only when the graph runs."""
         return not all(is_static(operand.shape) for operand in self.inputs.values())
 
+    def title_of(self, node: Node) -> str:
+        """The title of a node for messages; that of the first reader for a node without operands, which no user has added."""
+        if not node.op.operands and not node.label:
+            reader = next((other for other in self.nodes if not set(node.outputs).isdisjoint(other.operands)), node)
+            return reader.title
+        return node.title
+
     def computing_nodes(self) -> set[Node]:
         """The nodes whose values an output depends on. Of the others, only shapes and numbers of the host are needed."""
         operands = set(self.outputs.values())

@@ -17,6 +17,7 @@ from ..support.errors import ValidationError, require
 from .graph import MAX_DIMENSION, Desc, Graph, Node, Operand, iter_operands, map_operands
 from .guards import explore, without_deciding
 from .operation import call_with, descs_of
+from .reals import formula_without_value
 from .size_values import at, sizes_in, values_at, variables_in
 from .sizes import Dimension, Size, UnknownSizeError, current_scope, unknown_size
 
@@ -146,7 +147,8 @@ def _infer_by_samples(
             except ValidationError as error_at_sizes:
                 refusal = error_at_sizes
             except ArithmeticError:
-                refusal = ValidationError("a formula divides a size by 0")
+                formula = formula_without_value((*shapes, *attributes.values()), sizes) or "a formula"
+                refusal = ValidationError(f"{formula} divides a size by 0")
             else:
                 samples.append(sizes)
             if len(samples) == SAMPLES:

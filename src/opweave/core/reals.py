@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 from ..support import lazy_imports
 from ..support.errors import ValidationError
-from .size_values import values_at, values_in_scope
+from ..support.names import short_repr
+from .size_values import sizes_in, values_at, values_in_scope
 from .sizes import (
     Question,
     Size,
@@ -58,10 +59,35 @@ def evaluate(formula: Any) -> Any:
     try:
         result = FUNCTIONS[name](*map(evaluate, arguments))
     except (ArithmeticError, ValueError) as error:
-        raise ValidationError(f"{text_of(formula)}: {error}") from None
+        raise ValidationError(f"{text_of(formula)}: {error.args[-1]}") from None
     if isinstance(result, complex):
         raise ValidationError(f"{text_of(formula)} is no real number")
     return result
+
+
+def formulas_in(value: Any) -> Iterator[tuple[Any, ...]]:
+    """The formulas of real numbers in an attribute, or in nested tuples."""
+    if isinstance(value, tuple):
+        if value and isinstance(value[0], str) and value[0] in FUNCTIONS:
+            yield value
+        else:
+            for item in value:
+                yield from formulas_in(item)
+
+
+def formula_without_value(value: Any, sizes: Mapping[str, int]) -> str:
+    """The text of the first formula in nested tuples that has no value for sizes by name; empty if all have one.
+
+    >>> n = Size("n")
+    >>> formula_without_value((n, 6 // n, (("/", 1, ("-", n, 2)),)), {"n": 2}), formula_without_value(6 // n, {"n": 0})
+    ('1 / (n - 2)', '6 // n')
+    """
+    for formula in (*formulas_in(value), *sizes_in(value)):
+        try:
+            evaluate(values_at(formula, sizes))
+        except (ArithmeticError, ValidationError):
+            return short_repr(formula) if isinstance(formula, Size) else text_of(formula)
+    return ""
 
 
 def text_of(formula: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from ..support.errors import ValidationError
 from .graph import MAX_DIMENSION, Builder, Desc, Graph, Node, Operand, map_operands
 from .operation import descs_of
+from .reals import evaluate, formula_without_value, formulas_in
 from .shapes import Shape
 from .size_values import at, sizes_in, values_at, variables_in
 from .sizes import Size, SizesOfCall, UnknownName, function_of, is_static, source_of, unknown_name
@@ -69,7 +70,16 @@ def specialise(graph: Graph, shapes: Sequence[Shape], sizes: dict[str, Any], max
 
     try:
         for node in graph.nodes:
-            outputs = builder.add(node, map_operands(node.inputs, follow), sizes)
+            try:
+                outputs = builder.add(node, map_operands(node.inputs, follow), sizes)
+            except (ValidationError, ZeroDivisionError) as error:
+                formula = formula_without_value(tuple(node.attributes.values()), sizes)
+                if isinstance(error, ZeroDivisionError):
+                    reason = f"{formula or 'a formula'} divides a size by 0"
+                else:
+                    reason = f"{formula} = {error}" if formula else str(error)
+                kind = type(error) if isinstance(error, ValidationError) else ValidationError
+                raise kind(f"{graph.title_of(node)}: {reason}") from None
             for symbolic, static in zip(node.outputs, outputs, strict=True):
                 copies[symbolic] = static
                 _check_rank(node, symbolic.desc, static.desc)
@@ -80,10 +90,8 @@ def specialise(graph: Graph, shapes: Sequence[Shape], sizes: dict[str, Any], max
                         raise ValidationError(
                             f"{node.title}: {size} is {expected}, but an integer type of the operands makes it {number}"
                         )
-    except (ValidationError, ZeroDivisionError) as error:
+    except ValidationError as error:
         listed = ", ".join(f"{name} = {size}" for name, size in sizes.items() if not isinstance(name, UnknownName))
-        if isinstance(error, ZeroDivisionError):
-            raise ValidationError(f"{node.title}: a formula divides a size by 0; the sizes are {listed}") from None
         raise type(error)(f"{error}; the sizes are {listed}") from None
     return Graph.reaching({name: copies[operand] for name, operand in graph.outputs.items()})
 
@@ -111,11 +119,14 @@ class SizeLimits:
                 bounds[count] = low, min(high, limit)
         self._bounds = list(bounds.values())
         self._values = function_of([source_of(size) for size in bounds])
+        self._formulas = [f for node in graph.nodes for f in formulas_in(tuple(node.attributes.values()))]
 
     def hold(self, sizes: Mapping[str, int]) -> bool:
         """Whether a graph with these sizes, without dimensions of 0, is within the limits."""
         try:
             values = self._values(sizes)
+            for formula in self._formulas:
+                evaluate(values_at(formula, sizes))
         except (ArithmeticError, ValidationError):  # a division by 0
             return False
         return all(low <= value <= high for value, (low, high) in zip(values, self._bounds, strict=True))
@@ -128,7 +139,7 @@ def check_sizes(graph: Graph) -> None:
         used = variables_in(tuple(node.attributes.values()))
         for name in sorted(used - available):
             raise ValidationError(
-                f"{node.title}: the size {name!r} is no dimension of the inputs {list(graph.inputs)}, which the outputs need"
+                f"{graph.title_of(node)}: the size {name!r} is no dimension of the inputs {list(graph.inputs)}, which the outputs need"
             )
         available |= variables_in(tuple(output.shape for output in node.outputs))
 
@@ -166,12 +177,9 @@ class _Checking(Builder):
         self._max_byte_length = max_byte_length
 
     def add(self, node: Node, inputs: Mapping[str, Any], sizes: Mapping[str, Any]) -> tuple[Operand, ...]:
-        try:
-            attributes = {
-                name: node.op.convert(name, values_at(value, sizes)) if sizes_in(value) else value
-                for name, value in node.attributes.items()
-            }
-            filled, result = node.op.infer(self, inputs, attributes, node.label)
-        except ValidationError as error:
-            raise type(error)(f"{node.title}: {error}") from None
+        attributes = {
+            name: node.op.convert(name, values_at(value, sizes)) if sizes_in(value) else value
+            for name, value in node.attributes.items()
+        }
+        filled, result = node.op.infer(self, inputs, attributes, node.label)
         return self._add_node(node.op, inputs, filled, node.label, descs_of(result))

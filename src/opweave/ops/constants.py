@@ -154,6 +154,8 @@ def computed(
         data_type: any data type.
         shape: the shape of the result, or another one with as many elements.
     """
+    if function is real_numbers and not has_sizes(arguments):
+        function(*arguments)  # raises the error of a formula without a value, such as 1 / 0
     return Desc(data_type, tuple(shape))
 
 
