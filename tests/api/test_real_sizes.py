@@ -78,6 +78,12 @@ def count_calls(function: Any, calls: list[Any]) -> Any:
         (lambda n: (n - 5) ** 0.5, 3, r"\(n - 5\) \*\* 0.5 = \(-2\) \*\* 0.5 is no real number"),
         (lambda n: (n - 5).sqrt(), 3, r"sqrt\(n - 5\) = sqrt\(-2\): .*(domain|nonnegative).*"),
         (lambda n: (14.5 - n) ** (n * 100), 3, r".* \*\* \(100\*n\) = .*: Numerical result out of range"),
+        (
+            lambda n: 5 ** ((14 - n) * 10**9),
+            3,
+            r".* = 5 \*\* 11000000000: a power of integers must be less than 2\*\*63",
+        ),
+        (lambda n: (n - 6) ** ((14 - n) * 4), 3, r".* = \(-3\) \*\* 44: a power of integers must be less than 2\*\*63"),
         (lambda n: 6 // (n - 3), 3, r"6 // \(n - 3\) divides a size by 0"),
     ],
 )

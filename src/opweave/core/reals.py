@@ -29,6 +29,24 @@ from .sizes import (
 Formula: TypeAlias = "tuple[Any, ...] | float | Size"
 """A number, a size, or the name of a function and its arguments, which are formulas."""
 
+MAX_POWER_BITS = 63
+"""Maximum number of bits of a power of integers, as in int64: that of a size could have billions, and take minutes."""
+
+
+def power(base: Any, exponent: Any) -> Any:
+    """The power of two numbers, as Python computes it.
+
+    Raises:
+        OverflowError: both numbers are integers, and the power has too many bits.
+    """
+    are_integers = isinstance(base, int) and isinstance(exponent, int)
+    # An integer of b bits is at least 2**(b - 1).
+    is_huge = are_integers and exponent * (base.bit_length() - 1) >= MAX_POWER_BITS
+    if is_huge or (isinstance(result := base**exponent, int) and result.bit_length() > MAX_POWER_BITS):
+        raise OverflowError(f"a power of integers must be less than 2**{MAX_POWER_BITS}")
+    return result
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -36,7 +54,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "/": operator.truediv,
     "//": operator.floordiv,
     "%": operator.mod,
-    "**": operator.pow,
+    "**": power,
     "abs": abs,
     "sqrt": math.sqrt,
     "log": math.log,
