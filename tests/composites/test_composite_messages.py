@@ -10,11 +10,16 @@ import pytest
 from samples import Call
 from support.arrays import floats
 from support.cases import CPU, REFERENCE
+from support.webgpu_device import gpu_context
 
 import opweave as ow
 from opweave import composites
+from opweave.composites.control import loop
+from opweave.core.bodies import make_body
+from opweave.core.graph import Desc
 from opweave.core.value_ranges import ValueRange
 from opweave.lazy.custom_call import CustomOp
+from opweave.ops.recorder import Recorder
 
 X = floats(2, 4)
 Q = floats(1, 4, 16)
@@ -411,6 +416,55 @@ def test_value_range_has_numbers_of_run() -> None:
     message = r"lengths must be in \[0, 1\], so that 2 new keys fit a past of 3, got 3 in the input 'start'"
     with pytest.raises(ow.ValidationError, match=message):
         context.compute(graph, {**feeds, "lengths": np.int32([1]), "past": floats(1, 1, 3, 4)})
+
+
+@pytest.mark.parametrize("steps", [4, "n"])
+@pytest.mark.parametrize("device", ["reference", "cpu", "gpu-software"])
+def test_computed_values_are_clamped_to_range(device: str, steps: Any) -> None:
+    """Results are those of the nearest values in the range, on all devices; also in a body."""
+    if device == "gpu-software":
+        gpu_context()  # skips without an adapter
+    context = ow.ml.create_context(device=device, drafts=True)
+    weights = {name: floats(1, 2 * gates, 2) for name, gates in {"lstm": 4, "rnn": 1}.items()}
+    table, past = floats(6, 8), floats(1, 1, 6, 16)
+    data = {"x": floats(4, 1, 2), "q": floats(1, 2, 32), "k": floats(1, 2, 16), "u": floats(1, 1, 2, 2)}
+    shapes = {name: [*array.shape] for name, array in data.items()}
+    shapes["x"][0] = steps
+    indices = {
+        "length": np.int32([0]),
+        "start": np.int32([0]),
+        "row": np.int64([[0, 0]]),
+        "index": np.int64([[[[0, 1], [2, 0]]]]),
+    }
+
+    def build(is_computed: bool) -> ow.MLGraph:
+        b = ow.MLGraphBuilder(context)
+        x, q, k, u = (b.input(name, "float32", shape) for name, shape in shapes.items())
+        inputs = [b.input(name, array.dtype.name, array.shape) for name, array in indices.items()]  # type: ignore[arg-type]
+        length, start, row, index = [b.neg(b.neg(value)) for value in inputs] if is_computed else inputs
+        lstm = composites.ragged_lstm(b, x, weights["lstm"], weights["lstm"], length)
+        rnn = composites.rnn(b, x, weights["rnn"], weights["rnn"], length)
+        attention = composites.group_query_attention(
+            b, q, k, k, b.constant(past), b.constant(past), start, table, table, heads=2, groups=1
+        )
+        rotary = composites.rotary_embedding(b, q, table, table, row, heads=2)
+        body = make_body(
+            Recorder(), [length.desc, x.desc, Desc("float32", (1, 1, 2))],
+            lambda b, length, x, _: [length, x, composites.rnn(b, x, weights["rnn"], weights["rnn"], length)[0]],
+        )  # fmt: skip
+        looped = loop(b, [length, x, b.expand(b.constant("float32", 0), [1, 1, 2])], [], [], body=body, length=1)
+        results = [lstm[2], rnn[1], attention[0], rotary, composites.max_unpool(b, u, index, [4, 4]), looped[2]]
+        return b.build({str(number): b.identity(result) for number, result in enumerate(results)})
+
+    computed, checked = build(True), build(False)
+    for value in (-1, 99, 2**31 - 1, -(2**31)):
+        feeds = {name: np.where(array == 0, value, array).astype(array.dtype) for name, array in indices.items()}
+        results = context.compute(computed, data | feeds)
+        for name, (low, high) in {"length": (0, 4), "start": (0, 4), "row": (0, 5), "index": (0, 15)}.items():
+            feeds[name] = np.clip(feeds[name], low, high)
+        witnesses = context.compute(checked, data | feeds)
+        for name, witness in witnesses.items():
+            np.testing.assert_allclose(results[name], witness, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
 def test_value_range_of_custom_operation_is_checked() -> None:

@@ -121,6 +121,10 @@ def _compile_for(
 ) -> Program:
     """Compile `full`, the graph without empty operands; `sources` maps its nodes to those of the user's `graph`."""
     backend = choice.backend
+    if any(node.op.range_functions or node.op.bodies for node in full.nodes):
+        from .clamp import clamp_computed
+
+        full, sources = clamp_computed(full, sources)
     if fuse and choice.fuse and any(node.op.bodies for node in full.nodes):
         from .bodies import with_recurrences  # most graphs do without its imports
 

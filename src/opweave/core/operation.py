@@ -243,7 +243,8 @@ class Op(Generic[P, R]):
     def value_range(self, operand: str) -> Callable[[Callable[..., ValueRange]], Callable[..., ValueRange]]:
         """Declare a function that returns the range of an integer operand; it takes other parameters by name.
 
-        Constants are checked when a graph is built, inputs in the host's memory before it runs, other values never.
+        Constants are checked when a graph is built, and inputs in the host's memory before it runs. Values that the graph
+        computes are clamped. Inputs in the memory of a device are taken as they are.
         """
         is_one = operand in self.operands and operand not in self.sequences
         require(is_one, f"{self.name}: value_range takes the name of an operand, got {operand!r}")

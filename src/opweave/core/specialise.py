@@ -139,7 +139,8 @@ def check_sizes(graph: Graph) -> None:
         used = variables_in(tuple(node.attributes.values()))
         for name in sorted(used - available):
             raise ValidationError(
-                f"{graph.title_of(node)}: the size {name!r} is no dimension of the inputs {list(graph.inputs)}, which the outputs need"
+                f"{graph.title_of(node)}: the size {name!r} is no dimension of the inputs {list(graph.inputs)}, which the "
+                "outputs need"
             )
         available |= variables_in(tuple(output.shape for output in node.outputs))
 

@@ -1,7 +1,7 @@
 """Ranges of integer operands (indices and lengths), which are checked before a graph runs.
 
 The values are known only when a graph runs. Kernels clamp values out of range, fail, or read out of bounds. So an operand is
-checked if it is an input of the graph and in host memory; other graphs pay nothing.
+checked if it is an input of the graph and in host memory, and clamped if the graph computes it (`compile.clamp`).
 """
 
 from __future__ import annotations

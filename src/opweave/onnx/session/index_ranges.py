@@ -1,8 +1,8 @@
 """Ranges of input values: indices into weights, such as token ids, and lengths of sequences.
 
-In ONNX, an index out of range is an error; WebNN clamps it. GroupQueryAttention writes new keys at the lengths: ONNX Runtime's
-kernel refuses lengths out of range, other kernels write the last keys within the capacity. Sequence lengths of a recurrent
-network are clamped, too. Inputs in host memory are checked; values that the model computes or that a device holds are not.
+In ONNX, an index out of range is an error; WebNN clamps it. GroupQueryAttention writes new keys at the lengths, and recurrent
+networks have sequence lengths. Inputs in host memory are checked. Values that the model computes are clamped, but ONNX Runtime
+refuses them in an uncompiled model. Values that a device holds are taken as they are.
 """
 
 from __future__ import annotations
