@@ -31,6 +31,7 @@ from opweave.composites import (
 from opweave.context.dynamic_graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.context.graph import program_of, state_of
 from opweave.core import size_bounds, sizes as sizes_module
+from opweave.core.formula_limits import MAX_DEPTH, LongFormulaError
 from opweave.core.graph import Graph
 from opweave.core.guards import Guards, explore
 from opweave.core.size_bounds import lower_bound
@@ -47,8 +48,6 @@ from opweave.core.size_functions import (
 from opweave.core.size_values import at
 from opweave.core.sizes import (
     COMPILED_AT,
-    MAX_DEPTH,
-    LongFormulaError,
     Size,
     SizesOfCall,
     _sum_at,

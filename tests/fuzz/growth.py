@@ -24,8 +24,9 @@ from fuzz.size_calls import arrays_of, draw_call
 from opweave.core.dtypes import is_float
 from opweave.core.graph import Graph, Node
 from opweave.core.operation import Op
+from opweave.core.size_calls import UnknownName
 from opweave.core.size_values import at, values_at, variables_in
-from opweave.core.sizes import Dimension, Size, UnknownName, is_unknown, unknown_name
+from opweave.core.sizes import Dimension, Size, is_unknown, unknown_name
 from opweave.core.specialise import specialise
 from opweave.ops import Operations, dynamic, elementwise, indexing, logical, movement
 

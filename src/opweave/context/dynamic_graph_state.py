@@ -12,11 +12,13 @@ import numpy as np
 
 from .. import memory
 from ..backends import NumbersNeededError
+from ..core.formula_limits import LongFormulaError
 from ..core.graph import Desc, Graph, Operand
 from ..core.guards import Guards
 from ..core.shapes import Shape
+from ..core.size_calls import UnknownName
 from ..core.size_values import values_at
-from ..core.sizes import LongFormulaError, Size, UnknownName
+from ..core.sizes import Size
 from ..core.value_ranges import input_ranges
 from ..support import hints
 from ..support.cache import Cache

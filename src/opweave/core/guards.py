@@ -14,10 +14,10 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from ..support.errors import ValidationError, caller_line
+from .formula_limits import LongFormulaError
 from .sizes import (
     Condition,
     Dimension,
-    LongFormulaError,
     Size,
     SizeScope,
     UnknownSizeError,

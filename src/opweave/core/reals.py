@@ -10,21 +10,9 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 from ..support import lazy_imports
 from ..support.errors import ValidationError
 from ..support.names import short_repr
+from .formula_limits import check_characters, check_count, check_depth, check_integers
 from .size_values import sizes_in, values_at, values_in_scope
-from .sizes import (
-    Question,
-    Size,
-    Symbol,
-    characters_of,
-    check_characters,
-    check_count,
-    check_depth,
-    check_integers,
-    count_of,
-    current_scope,
-    decide_without_scope,
-    depth_of,
-)
+from .sizes import Question, Size, Symbol, characters_of, count_of, current_scope, decide_without_scope, depth_of
 
 Formula: TypeAlias = "tuple[Any, ...] | float | Size"
 """A number, a size, or the name of a function and its arguments, which are formulas."""

@@ -7,8 +7,9 @@ from functools import lru_cache
 from math import inf, prod
 from typing import TypeAlias
 
+from .size_calls import divide_bound
 from .size_values import variables_in
-from .sizes import MAX_INTERVALS, Dimension, Factor, Term, divide_bound, order_of
+from .sizes import MAX_INTERVALS, Dimension, Factor, Term, order_of
 
 MAX_EXPANDED = 1000
 """Maximum number of terms of an expanded product: that of k names has 2**k terms."""

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from .sizes import (
-    Dimension,
-    Size,
-    answer_for_all,
-    call_of,
-    divide,
-    interval,
-    is_same_size,
-    linear_interval,
-    quotient_of_numbers,
-    remainder_of_numbers,
-)
+from .size_calls import quotient_of_numbers, remainder_of_numbers
+from .sizes import Dimension, Size, answer_for_all, call_of, divide, interval, is_same_size, linear_interval
 
 
 def broadcast_size(*sizes: Any) -> Any:

@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .sizes import Dimension, Factor, Size, SizesOfCall, add, call_of, multiply, variables_of
+from .size_calls import add, multiply
+from .sizes import Dimension, Factor, Size, SizesOfCall, call_of, variables_of
 
 
 class HasSizes(ABC):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextvars import ContextVar
 from functools import lru_cache
 from itertools import count
-from math import ceil, floor, gcd, inf, isinf, prod
+from math import ceil, floor, gcd, inf, isinf
 from numbers import Integral
 from typing import Any, Literal, NoReturn, Protocol, Self, TypeAlias
 
@@ -23,6 +23,22 @@ from ..support import lazy_imports
 from ..support.errors import ValidationError
 from ..support.names import printable
 from .desc import MAX_DIMENSION
+from .formula_limits import MAX_FACTORS, check_characters, check_count, check_depth, check_integers
+from .size_calls import (
+    CALLS,
+    FUNCTIONS,
+    INFIX,
+    INTERVALS,
+    MAX_OPERATORS,
+    SOURCES,
+    Interval,
+    UnknownName,
+    add,
+    add_bounds,
+    divide_bound,
+    multiply,
+    multiply_bounds,
+)
 
 Dimension: TypeAlias = "int | Size"
 """An element of a shape."""
@@ -42,25 +58,6 @@ of 233 operations compute 1,300 different ones, each 28 times on average."""
 
 COMPILED_AT = 8
 """The evaluation of a formula before which its code is compiled. An estimate."""
-
-MAX_FACTORS = 4096
-"""Maximum number of names and calls in a formula, with those in arguments of calls. Squares double it, and remainders:
-n % 8 is n - n // 8 * 8. A graph may come from an untrusted file. A shape of four sizes that are cast to int8 needs 1,618.
-"""
-
-MAX_CHARACTERS = 2**16
-"""Maximum length of the names and calls in a formula: names may be long."""
-
-MAX_BITS = 2048
-"""Maximum number of bits of an integer in a formula. These are 617 digits; CPython can be set to refuse more than 640."""
-
-MAX_DEPTH = 50
-"""Maximum number of nested calls in a formula. Each takes up to three parentheses of code, of which CPython's parser refuses
-200, and up to eight of the 1000 frames that Python allows."""
-
-MAX_OPERATORS = 8
-"""Maximum number of operators of a sum or product in code; longer ones are calls. CPython's compiler recurses for each of
-them, and may do so about 3000 times."""
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The scope of comparisons
@@ -92,10 +89,6 @@ current_scope: ContextVar[SizeScope | None] = ContextVar("sizes", default=None)
 
 class UnknownSizeError(ValidationError):
     """A function asked for the number or the order of sizes that are known only when a graph runs."""
-
-
-class LongFormulaError(ValidationError):
-    """A formula of sizes has too many names, calls, levels or characters."""
 
 
 def refuse(question: str) -> NoReturn:
@@ -150,21 +143,6 @@ def _primitive(size: Size) -> Size:
 # Factors of terms
 
 
-class UnknownName(str):
-    """The name of a size without a formula, in sizes by name. It never equals a name that a user chose."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UnknownName) and str.__eq__(self, other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(("unknown", str.__str__(self)))
-
-
 class Factor:
     """A factor of a term: a name, a call, or a size without a formula. Factors are equal if kind and text are.
 
@@ -196,7 +174,7 @@ class Factor:
         if not self.arguments:
             return f"s[unknown({self.text!r})]" if self.kind == "unknown" else f"s[{self.text!r}]"
         arguments = [source_of(argument) for argument in self.arguments]
-        template = _SOURCES.get(self.kind)
+        template = SOURCES.get(self.kind)
         return f"{self.kind}({', '.join(arguments)})" if template is None else template.format(*arguments)
 
     def interval(self) -> Interval:
@@ -206,13 +184,13 @@ class Factor:
         return self._bounds
 
     def _interval(self) -> Interval:
-        if self.kind in _INTERVALS:
-            return _INTERVALS[self.kind](*map(interval, self.arguments))
+        if self.kind in INTERVALS:
+            return INTERVALS[self.kind](*map(interval, self.arguments))
         if self.kind == "//" and isinstance(self.arguments[1], int) and self.arguments[1] > 0:
             divisor = self.arguments[1]
             low, high = interval(self.arguments[0])
             return divide_bound(low, divisor), divide_bound(high, divisor)
-        if self.kind in _INFIX:
+        if self.kind in INFIX:
             return -inf, inf
         if not self.arguments:
             return 0, MAX_DIMENSION if self.kind == "name" else inf
@@ -229,93 +207,6 @@ Term: TypeAlias = tuple[tuple[Factor, ...], int]
 
 Terms: TypeAlias = dict[tuple[Factor, ...], int]
 """Coefficients by their factors."""
-
-
-# Calls. `/` truncates, as the integer division of WebNN does; a quotient or remainder by 0 is 0, but that of `//` is an error.
-
-
-def _broadcast(*sizes: int) -> int:
-    return next((size for size in sizes if size != 1), 1)
-
-
-def quotient_of_numbers(a: Any, b: Any) -> Any:
-    """The quotient a / b, truncated toward zero; 0 if b is 0."""
-    # Sizes have an order, but no absolute value: guards decide comparisons.
-    return 0 if b == 0 else (-a if a < 0 else a) // (-b if b < 0 else b) * (1 if (a < 0) == (b < 0) else -1)
-
-
-def remainder_of_numbers(kind: str, a: Any, b: Any) -> Any:
-    """The remainder of a / b with the sign of b (`kind` is "%"), or with that of a ("fmod"); 0 if b is 0."""
-    if b == 0:
-        return 0
-    return a % b if kind == "%" else a - b * quotient_of_numbers(a, b)
-
-
-def add(*items: Any) -> Any:
-    """The sum of numbers or sizes. Halves are added: each sum of sizes takes time for all its terms."""
-    if len(items) <= MAX_OPERATORS + 1:
-        return sum(items)
-    return add(*items[: len(items) // 2]) + add(*items[len(items) // 2 :])
-
-
-def multiply(*items: Any) -> Any:
-    """The product of numbers or sizes. Halves are multiplied: each product of sizes takes time for all its factors."""
-    if len(items) <= MAX_OPERATORS + 1:
-        return prod(items)
-    return multiply(*items[: len(items) // 2]) * multiply(*items[len(items) // 2 :])
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "unknown": UnknownName,
-    "broadcast": _broadcast,
-    "max": max,
-    "min": min,
-    "floordiv": operator.floordiv,
-    "quotient": quotient_of_numbers,
-    "remainder": lambda a, b: remainder_of_numbers("%", a, b),
-    "fmod": lambda a, b: remainder_of_numbers("fmod", a, b),
-    "add": add,
-    "multiply": multiply,
-}
-"""The functions that the source of a size calls, by name."""
-
-_SOURCES = {
-    "//": "floordiv({}, {})",
-    "&": "({} & {})",
-    "/": "quotient({}, {})",
-    "%": "remainder({}, {})",
-    "<": "int({} < {})",
-    "==": "int({} == {})",
-    "where": "({1} if {0} else {2})",
-}
-"""The source of calls, by kind. A kind that is not here is the name of a function."""
-
-_CALLS: dict[str, Callable[..., Any]] = {
-    **_FUNCTIONS,
-    "//": operator.floordiv,
-    "&": operator.and_,
-    "/": quotient_of_numbers,
-    "%": _FUNCTIONS["remainder"],
-    "<": lambda a, b: int(a < b),
-    "==": lambda a, b: int(a == b),
-}
-"""The functions of calls, by kind, except "where", of which one branch may divide by 0."""
-
-_INFIX = ("//", "/", "%", "<", "==", "&")
-
-Interval: TypeAlias = tuple[float, float]
-_INTERVALS: dict[str, Callable[..., Interval]] = {
-    "max": lambda *bounds: (max(low for low, _ in bounds), max(high for _, high in bounds)),
-    "min": lambda *bounds: (min(low for low, _ in bounds), min(high for _, high in bounds)),
-    "&": lambda a, b: (0 if a[0] >= 0 or b[0] >= 0 else -inf, inf),
-    "<": lambda a, b: (0, 1),
-    "==": lambda a, b: (0, 1),
-    "where": lambda condition, a, b: (min(a[0], b[0]), max(a[1], b[1])),
-    "/": lambda a, b: (min(a[0], 0), max(a[1], 0)) if b[0] >= 0 else (min(a[0], -a[1], 0), max(a[1], -a[0], 0)),
-    "%": lambda a, b: (min(b[0] + 1, 0), max(b[1] - 1, 0)),
-    "fmod": lambda a, b: (min(a[0], 0), max(a[1], 0)),
-}
-"""Bounds of calls, given those of their arguments."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -657,7 +548,7 @@ def function_of(sources: Sequence[str]) -> Callable[[Mapping[str, int]], tuple[i
     (15, 2)
     """
     function: Callable[[Mapping[str, int]], tuple[int, ...]] = eval(
-        f"lambda s: ({''.join(f'{source}, ' for source in sources)})", dict(_FUNCTIONS)
+        f"lambda s: ({''.join(f'{source}, ' for source in sources)})", dict(FUNCTIONS)
     )
     return function
 
@@ -705,7 +596,7 @@ def size_of(terms: Terms) -> Dimension:
 def call_of(kind: str, *arguments: Dimension) -> Dimension:
     """The size that a function of sizes gives, one that is no polynomial."""
     check_integers([argument for argument in arguments if isinstance(argument, int)])
-    if kind in _INFIX:
+    if kind in INFIX:
         left, right = arguments
         first = f"({left})" if isinstance(left, Size) and not _is_product(left) else left
         second = f"({right})" if isinstance(right, Size) and not right.name else right
@@ -769,7 +660,7 @@ class _Evaluation:
 
     def _compile(self) -> Callable[[Mapping[str, int]], int]:
         function: Callable[[Mapping[str, int]], int]
-        function = self._function = eval(f"lambda s: {source_of(Size('', self._terms))}", dict(_FUNCTIONS))
+        function = self._function = eval(f"lambda s: {source_of(Size('', self._terms))}", dict(FUNCTIONS))
         return function
 
 
@@ -815,7 +706,7 @@ def _factor_at(factor: Factor, sizes: Mapping[str, int]) -> int:
     if factor.kind == "where":
         condition, left, right = factor.arguments
         return _at(left if _at(condition, sizes) else right, sizes)
-    number: int = _CALLS[factor.kind](*[_at(argument, sizes) for argument in factor.arguments])
+    number: int = CALLS[factor.kind](*[_at(argument, sizes) for argument in factor.arguments])
     return number
 
 
@@ -842,7 +733,7 @@ def _shared_factor_at(factor: Factor, sizes: SizesOfCall) -> int:
     if factor.kind == "where":
         condition, left, right = factor.arguments
         return _shared_at(left if _shared_at(condition, sizes) else right, sizes)
-    number: int = _CALLS[factor.kind](*[_shared_at(argument, sizes) for argument in factor.arguments])
+    number: int = CALLS[factor.kind](*[_shared_at(argument, sizes) for argument in factor.arguments])
     return number
 
 
@@ -946,31 +837,6 @@ def _without(product: Sequence[Factor], factors: Iterable[Factor]) -> tuple[Fact
     return tuple(reduced)
 
 
-def check_depth(depth: int) -> None:
-    """Require a valid number of nested calls in a formula."""
-    if depth > MAX_DEPTH:
-        raise LongFormulaError(f"a formula of sizes must have at most {MAX_DEPTH} nested calls, got {depth}")
-
-
-def check_count(count: int) -> None:
-    """Require a valid number of names and calls in a formula."""
-    if count > MAX_FACTORS:
-        raise LongFormulaError(f"a formula of sizes must have at most {MAX_FACTORS} names and calls, got {count}")
-
-
-def check_characters(characters: int) -> None:
-    """Require a valid length of the names and calls in a formula."""
-    if characters > MAX_CHARACTERS:
-        raise LongFormulaError(f"a formula of sizes must have at most {MAX_CHARACTERS} characters, got {characters}")
-
-
-def check_integers(integers: Iterable[int]) -> None:
-    """Require valid integers in a formula."""
-    bits = max(map(int.bit_length, integers), default=0)
-    if bits > MAX_BITS:
-        raise LongFormulaError(f"a formula of sizes must have integers of at most {MAX_BITS} bits, got {bits}")
-
-
 def _from_terms(terms: Iterable[tuple[Iterable[tuple[Any, ...]], int]]) -> Dimension:
     return size_of({tuple(Factor(*factor) for factor in factors): coefficient for factors, coefficient in terms})
 
@@ -979,13 +845,13 @@ def _text(terms: Iterable[Term]) -> str:
     texts: list[str] = []
     for factors, coefficient in terms:
         names = [
-            f"({f.text})" if f.kind in _INFIX else printable(f.text) if f.kind == "name" else f.text for f in factors
+            f"({f.text})" if f.kind in INFIX else printable(f.text) if f.kind == "name" else f.text for f in factors
         ]
         sign = ("- " if coefficient < 0 else "+ ") if texts else "-" * (coefficient < 0)
         number = [str(abs(coefficient))] if abs(coefficient) != 1 or not names else []
         texts.append(sign + "*".join([*number, *names]))
     text = " ".join(texts)
-    is_infix = len(texts) == 1 and text.startswith("(") and len(factors) == 1 and factors[0].kind in _INFIX
+    is_infix = len(texts) == 1 and text.startswith("(") and len(factors) == 1 and factors[0].kind in INFIX
     return text[1:-1] if is_infix else text
 
 
@@ -1005,10 +871,10 @@ def _interval_of(terms: Iterable[tuple[tuple[Factor, ...], Any]]) -> Interval:
         least: Any = 1
         most: Any = 1
         for factor in factors:
-            corners = [_times(a, b) for a in (least, most) for b in factor.interval()]
+            corners = [multiply_bounds(a, b) for a in (least, most) for b in factor.interval()]
             least, most = min(corners), max(corners)
-        ends = _times(coefficient, least), _times(coefficient, most)
-        low, high = _plus(low, min(ends)), _plus(high, max(ends))
+        ends = multiply_bounds(coefficient, least), multiply_bounds(coefficient, most)
+        low, high = add_bounds(low, min(ends)), add_bounds(high, max(ends))
     return low, high
 
 
@@ -1046,32 +912,13 @@ def _linear_interval(terms: tuple[Term, ...]) -> Interval:
         remainder = -factor * (divisor - 1)
         remainder_low, remainder_high = remainder_low + min(remainder, 0), remainder_high + max(remainder, 0)
         least, most = _interval_of((factors, number) for factors, number in numerators.items() if number)
-        low = max(low, -divide_bound(-_plus(least, remainder_low), denominator))
-        high = min(high, divide_bound(_plus(most, remainder_high), denominator))
+        low = max(low, -divide_bound(-add_bounds(least, remainder_low), denominator))
+        high = min(high, divide_bound(add_bounds(most, remainder_high), denominator))
     return low, high
 
 
 def _is_quotient(factor: Factor) -> bool:
     return factor.kind == "//" and isinstance(factor.arguments[1], int) and factor.arguments[1] > 0
-
-
-# Bounds are integers, or infinite floats. Integers may be beyond the range of floats, so that they cannot be operands of one
-# operator.
-
-
-def _times(a: float, b: float) -> float:
-    if isinstance(a, float) or isinstance(b, float):
-        return 0 if a == 0 or b == 0 else inf if (a < 0) == (b < 0) else -inf
-    return a * b
-
-
-def _plus(a: float, b: float) -> float:
-    return b if isinstance(b, float) else a if isinstance(a, float) else a + b
-
-
-def divide_bound(bound: float, divisor: int) -> float:
-    """floor(bound / divisor), for a positive divisor."""
-    return bound if isinstance(bound, float) else bound // divisor
 
 
 def is_static(shape: Iterable[Any]) -> bool:

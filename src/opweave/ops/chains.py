@@ -22,6 +22,7 @@ from ..core.graph import Graph, Node, Operand, map_operands
 from ..core.guards import without_deciding
 from ..core.operation import Op, call_with
 from ..core.shapes import Shape
+from ..core.size_calls import divide_bound
 from ..core.size_functions import (
     choose,
     floored_remainder,
@@ -34,7 +35,7 @@ from ..core.size_functions import (
     truncated_remainder,
     truth_of,
 )
-from ..core.sizes import Dimension, Size, divide_bound, interval, is_static, linear_interval
+from ..core.sizes import Dimension, Size, interval, is_static, linear_interval
 from ..support.errors import ValidationError
 from . import constants, dynamic, elementwise, indexing, logical, movement, reduction
 

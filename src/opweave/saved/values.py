@@ -15,7 +15,8 @@ import numpy as np
 
 from ..core.bodies import Body
 from ..core.reals import FUNCTIONS as REAL_FUNCTIONS, RealSize
-from ..core.sizes import Dimension, Factor, Size, add, call_of, is_same_size, multiply
+from ..core.size_calls import add, multiply
+from ..core.sizes import Dimension, Factor, Size, call_of, is_same_size
 from ..ops.constants import HostFunction, integers_from, real_numbers
 from ..support.errors import NotSupportedError
 from ..support.names import short_repr

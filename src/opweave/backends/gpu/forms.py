@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 from ...core.graph import Node, Operand, iter_operands, map_operands
 from ...core.guards import Guards, current_guards
 from ...core.operation import call_with
+from ...core.size_calls import UnknownName
 from ...core.size_values import variables_in
-from ...core.sizes import UnknownName
 from ...expr import gpu
 from ...expr.array import Traced
 from ...expr.gpu import Features
