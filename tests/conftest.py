@@ -167,8 +167,37 @@ def pytest_runtest_teardown() -> Generator[None, object, object]:
             gc.freeze()
 
 
+class SharedGenerators:
+    """The random generators that modules of tests share, and the states that they have before each test."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._states: dict[int, tuple[np.random.Generator, Any]] = {}
+
+    def restore(self) -> None:
+        """Restore all states, and note generators of modules that are new."""
+        are_first = not self._seen
+        new = sys.modules.keys() - self._seen
+        self._seen |= new
+        for module in [sys.modules[name] for name in sorted(new)]:
+            if (getattr(module, "__file__", None) or "").startswith(HERE):
+                for value in vars(module).values():
+                    if isinstance(value, np.random.Generator) and id(value) not in self._states:
+                        # A test that imported the module has drawn numbers: begin with the seed.
+                        source = value.bit_generator
+                        start = source if are_first else type(source)(source.seed_seq)  # type: ignore[attr-defined]
+                        self._states[id(value)] = value, start.state
+        for generator, state in self._states.values():
+            generator.bit_generator.state = state
+
+
+@pytest.fixture(scope="session")
+def shared_generators() -> SharedGenerators:
+    return SharedGenerators()
+
+
 @pytest.fixture(autouse=True)
-def seeds(generator_states: list[tuple[np.random.Generator, Any]]) -> None:
+def seeds(shared_generators: SharedGenerators) -> None:
     """Random numbers that a test draws are the same in each run, whatever runs before.
 
     They come from the generators of libraries, or from those that modules of tests share.
@@ -176,18 +205,7 @@ def seeds(generator_states: list[tuple[np.random.Generator, Any]]) -> None:
     for name, seed in {"numpy.random": "seed", "torch": "manual_seed"}.items():
         if (module := sys.modules.get(name)) is not None:
             getattr(module, seed)(0)
-    for generator, state in generator_states:
-        generator.bit_generator.state = state
-
-
-@pytest.fixture(scope="session")
-def generator_states() -> list[tuple[np.random.Generator, Any]]:
-    """The generators that modules of tests share, and their states before the first test."""
-    modules = [module for module in sys.modules.values() if (getattr(module, "__file__", None) or "").startswith(HERE)]
-    generators = [
-        value for module in modules for value in vars(module).values() if isinstance(value, np.random.Generator)
-    ]
-    return [(generator, generator.bit_generator.state) for generator in generators]
+    shared_generators.restore()
 
 
 @pytest.fixture(autouse=True)

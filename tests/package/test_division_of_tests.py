@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 import row_sample
 from row_sample import LIMIT, PARTS, PLACES, Row, covering, divide, places_to_run, sample
@@ -28,6 +32,16 @@ def test_sample_and_parts_are_all_tests(pytestconfig: pytest.Config) -> None:
     times = Counter(place for run in runs for place in run)
     assert times == {"sample": 1, "long": PARTS, **{f"part {number}": 1 for number in range(PARTS)}}
     assert places_to_run(3, with_sample=True) == {"sample", "long", "part 3"}
+
+
+def test_generators_of_modules_that_a_test_imports(shared_generators: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("late")
+    module.__file__, module.RNG = str(TESTS / "late.py"), np.random.default_rng(4)
+    monkeypatch.setitem(sys.modules, "late", module)
+    numbers = module.RNG.random(3).tolist()
+    for _ in range(2):
+        shared_generators.restore()
+        assert module.RNG.random(3).tolist() == numbers
 
 
 def test_parts_have_the_same_size(pytestconfig: pytest.Config) -> None:
