@@ -430,7 +430,7 @@ def test_computed_values_are_clamped_to_range(device: str, steps: Any) -> None:
     data = {"x": floats(4, 1, 2), "q": floats(1, 2, 32), "k": floats(1, 2, 16), "u": floats(1, 1, 2, 2)}
     shapes = {name: [*array.shape] for name, array in data.items()}
     shapes["x"][0] = steps
-    indices = {
+    indices: dict[str, np.ndarray] = {
         "length": np.int32([0]),
         "start": np.int32([0]),
         "row": np.int64([[0, 0]]),

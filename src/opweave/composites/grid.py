@@ -46,6 +46,9 @@ def grid_sample(
     and last element. They are computed in float32. One that is NaN, infinite or beyond 2**62 elements counts as the first
     edge.
 
+    An element whose coefficient is 0 may be left out or multiplied by 0, so that NaN and infinity may or may not spread to
+    results at the positions of their neighbours.
+
     Args:
         input: float32 or float16 [batches, channels, height, width], or [batches, channels, depth, height, width].
         grid: float32 or float16 [batches, new height, new width, 2] with x and y along the last axis, or for volumes

@@ -71,6 +71,9 @@ def resize(
 ) -> Desc:
     """Resize any axes by interpolation; `resample2d` of the specification resizes two, with "half_pixel" coordinates only.
 
+    An element whose coefficient is 0 may be left out or multiplied by 0, so that NaN and infinity may or may not spread to
+    results at the positions of their neighbours.
+
     Args:
         input: any data type, rank 1 or more. Integers are interpolated in float32, and truncated.
         scales: a factor greater than 0 for each of `axes`: the new size is `floor(size * scale)`, computed in float32.

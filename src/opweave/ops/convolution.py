@@ -235,6 +235,9 @@ def resample2d(
 ) -> Desc:
     """Resize two axes by interpolation.
 
+    An element whose coefficient is 0 may be left out or multiplied by 0, so that NaN and infinity may or may not spread to
+    results at the positions of their neighbours.
+
     Args:
         input: float32, float16, uint8 or int8 of rank 4.
         mode: "nearest-neighbor" (the lower element at a tie), or "linear" between four neighbours; integers are rounded
