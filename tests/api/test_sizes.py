@@ -30,7 +30,7 @@ from opweave.composites import (
 )
 from opweave.context.dynamic_graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.context.graph import program_of, state_of
-from opweave.core import size_bounds, sizes as sizes_module
+from opweave.core import size_bounds, size_calls, sizes as sizes_module
 from opweave.core.formula_limits import MAX_DEPTH, LongFormulaError
 from opweave.core.graph import Graph
 from opweave.core.guards import Guards, explore
@@ -257,7 +257,7 @@ def test_formulas_share_factors_in_a_call(monkeypatch: pytest.MonkeyPatch) -> No
         quotients.append(a)
         return a // b
 
-    monkeypatch.setitem(sizes_module._CALLS, "//", divide)
+    monkeypatch.setitem(size_calls.CALLS, "//", divide)
     half, sizes = (N + 1) // 2, _of_call(n=6)
     formulas: list[Any] = [half, half + M, half * (half // 2), 3 * half - 1]
     assert [formula.at({"n": 6, "m": 2}) for formula in formulas] == [3, 5, 3, 8]
