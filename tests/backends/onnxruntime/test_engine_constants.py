@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 
 import opweave as ow
-from opweave.backends.onnxruntime import options, ort
+from opweave.backends.onnxruntime import options, ort, records
 from opweave.composites import matmul_n_bits
 from opweave.core.dtypes import numpy_type
 from opweave.core.graph import Graph
@@ -202,7 +202,7 @@ def test_engine_copies_no_constants_of_kernels(is_shared: bool) -> None:
     hidden = {
         tensor.name
         for tensor in onnx.ModelProto.FromString(model).graph.initializer
-        if any(entry.value == options.EMPTY_FILE[1:] for entry in tensor.external_data)
+        if any(entry.value == records.EMPTY_FILE[1:] for entry in tensor.external_data)
     }
     assert hidden == ctx.kernel_constants
     assert [weights[name].dtype.name for name in sorted(hidden)] == ["uint8"] + ["float32"] * (not is_shared)
