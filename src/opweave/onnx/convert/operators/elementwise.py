@@ -205,6 +205,7 @@ def _number(bound: Tensor | None) -> int | float | None:
 
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
+"""The default of the upper bound of Clip before operator set 11; that of the lower one is its negative."""
 
 
 @converts("Clip", moved=["min", "max"])
