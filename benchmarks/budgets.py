@@ -150,6 +150,12 @@ GPU_SIZES = {"new": Budget(30.0, "ms"), "time": Budget(1.15), "memory": Budget(1
 CUDA_NETWORK = {"time": Budget(1.0), "build": Budget(5.0, "s")}
 """On an H200 with CUDA: a call of an architecture, from arrays to arrays, beside torch.compile; seconds to build."""
 
+CUDA_RECURRENCE = Budget(1.0)
+"""On an H200 with CUDA: selective scans and linear attention beside the forms in chunks that PyTorch compiles."""
+
+TRAFFIC_OF_RECURRENCE = 2
+"""Of the same: the time as a multiple of that of the memory traffic."""
+
 TORCH = {
     "error": Budget(1e-5, "share"),
     "error, rounded activations": Budget(2e-2, "share"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import conclusions, cuda, cuda_models, cuda_networks, gpu_sizes, language, webgpu
+from . import conclusions, cuda, cuda_models, cuda_networks, cuda_recurrences, gpu_sizes, language, webgpu
 from .page import DOCS
 from .record import read
 
@@ -17,6 +17,8 @@ def page() -> str:
         sections.append(cuda_models.section(read(cuda_models.RECORD, cuda_models.Row)))
     if cuda_networks.RECORD.exists():
         sections.append(cuda_networks.section(read(cuda_networks.RECORD, cuda_networks.Row)))
+    if cuda_recurrences.RECORD.exists():
+        sections.append(cuda_recurrences.section(read(cuda_recurrences.RECORD, cuda_recurrences.Row)))
     if gpu_sizes.RECORD.exists():
         sections.append(gpu_sizes.section(read(gpu_sizes.RECORD, gpu_sizes.Row)))
     if language.RECORD.exists():

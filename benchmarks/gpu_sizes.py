@@ -87,6 +87,7 @@ def section(record: Record[Row]) -> str:
             f"{row.first:.2f} s",
             f"{row.new:.1f} ms",
             str(row.compiled),
+            str(row.behind),
             f"{row.clock:.3f} ms",
             f"{row.ratio:.2f}x",
         ]

@@ -84,7 +84,17 @@ def _attend(
     return new, _as_stored(out, query)
 
 
+@recurrence(states="state")
+def carry(state: Any, added: Any, decay: Any = None) -> Any:
+    """Add sums of a chunk of tokens to the state before it, both [batches, groups, keys, values]; decay [batches, groups]."""
+    if decay is None:
+        return state + added, state
+    factor = exp(decay)
+    return compute(state.shape, lambda b, g, i, j: state[b, g, i, j] * factor[b, g] + added[b, g, i, j]), state
+
+
 forget(_attend)
+forget(carry)
 
 _TOKENS = Limits("query", ranks=(3, 3))
 

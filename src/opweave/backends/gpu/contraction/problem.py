@@ -162,6 +162,8 @@ class OperandLayout:
         spread: distance between positions of one phase along each spatial axis. Each phase is a separate stack.
         shift: offset of the first position of the result.
         grid: positions of a phase along each spatial axis; some may be outside the result.
+        inner: of "matrix": the number of stacks behind each row, [..., rows, inner, columns], such as the heads of a token;
+            `shape` may divide this into any axes. 0 if rows and columns are the last axes.
     """
 
     kind: str
@@ -169,6 +171,7 @@ class OperandLayout:
     spread: tuple[int, ...] = ()
     shift: tuple[int, ...] = ()
     grid: tuple[int, ...] = ()
+    inner: int = 0
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -249,6 +252,10 @@ class Problem:
         left, right = (filter, image) if self.rows_are_channels else (image, filter)
         return replace(self, left=left, right=right)
 
+    def with_rows_before(self, inner: int, shape: Sequence[int]) -> Problem:
+        """The same products with `inner` stacks behind each row, [..., rows, inner, columns], reshaped to `shape`."""
+        return replace(self, layout=replace(self.layout, shape=tuple(shape), inner=inner))
+
     @property
     def contiguous(self) -> bool:
         """Whether each aligned group of four columns is contiguous and aligned in the result."""
@@ -304,6 +311,10 @@ class Problem:
 
     def flat_index(self, stack: str, row: str, column: str, numbers: KernelNumbers = LITERALS) -> str:
         layout, unsigned = self.layout, numbers.unsigned
+        if layout.kind == "matrix" and layout.inner:
+            inner = layout.inner
+            line = f"({stack} / {inner}u * {unsigned(self.rows)} + {row}) * {inner}u + {stack} % {inner}u"
+            return f"({line}) * {unsigned(self.columns)} + {column}"
         if layout.kind == "matrix":
             at = f"{row} * {unsigned(self.columns)} + {column}"
             is_single = not may_exceed(self.stacks, 1)
@@ -329,9 +340,11 @@ class Problem:
         if layout.kind != "matrix":
             places = self._places(stack, row, column, numbers)
             return [places[letter] for letter in layout.kind]
+        unsigned = numbers.unsigned
+        if layout.inner:
+            return unravel(f"({self.flat_index(stack, row, column, numbers)})", layout.shape, True, unsigned)
         if len(layout.shape) == 2:
             return [row, column]
-        unsigned = numbers.unsigned
         line = f"({stack} * {unsigned(self.rows)} + {row})" if may_exceed(self.stacks, 1) else row
         sizes = zip(strides_of(layout.shape[:-1]), layout.shape[:-1], strict=True)
         lines = ("0u" if is_same_size(n, 1) else f"{line} / {unsigned(s)} % {unsigned(n)}" for s, n in sizes)

@@ -9,6 +9,7 @@ from . import (
     elementwise as elementwise,
     indexing as indexing,
     integers as integers,
+    linear_attention as linear_attention,
     movement as movement,
     normalization as normalization,
     pooling as pooling,

@@ -10,7 +10,7 @@ from ....composites import convolve as composites
 from ....expr import Traced
 from ....expr.array import stretch
 from ....ops import convolution as convolutions, matrix
-from ..contraction.problem import Matrix, Problem, convolution, product
+from ..contraction.problem import Matrix, Problem, View, convolution, product
 from ..table import gpu
 from .positions import along, channels_first
 from .results import Products, source_of, view_of
@@ -23,8 +23,13 @@ def _product(a: Traced, b: Traced, a_transpose: bool = False, b_transpose: bool 
     left, right = view_of(a), view_of(b)
     assert left is not None
     assert right is not None
+    return product_of(left, right, a_transpose, b_transpose)
+
+
+def product_of(left: View, right: View, a_transpose: bool = False, b_transpose: bool = False) -> Problem:
+    """The problem of matrix products; one operand may have 16 bits, which count as float32."""
     problem = product(left, right, a_transpose, b_transpose)
-    if a.data_type == b.data_type:
+    if left.source.desc.data_type == right.source.desc.data_type:
         return problem
     sides = problem.left, problem.right
     wide = [replace(s, is_widened=s.source.desc.data_type != "float32") for s in sides if isinstance(s, Matrix)]

@@ -1,0 +1,442 @@
+"""Linear attention of many tokens: products of matrices for chunks of tokens, instead of a step for each token.
+
+Let d(j, i) be the sum of the decays of the tokens behind j until i of a chunk, and S the state before the chunk. Token i reads
+from the tokens j <= i of its chunk, and from S:
+
+    out(i) = exp(d(0, i)) q(i) S + Σ exp(d(j, i)) (q(i) k(j)) v(j)
+    S'     = exp(d(0, end)) S + Σ exp(d(j, end)) k(j) v(j)
+
+All sums are products of matrices, and only S passes from chunk to chunk. For the delta rules, v(j) is the change that token j
+makes, which depends on earlier tokens of the chunk: the changes C solve (I + A) C = beta (V - exp(d) K S), where A(i, j) is
+beta(i) exp(d(j, i)) k(i) k(j) for j < i.
+
+S. Yang et al.: Parallelizing Linear Transformers with the Delta Rule over Sequence Length (2024),
+https://arxiv.org/abs/2406.06484, and Gated Delta Networks (2024), https://arxiv.org/abs/2412.06464.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ....composites.recurrences import carry, linear_attention
+from ....core.dtypes import DataType
+from ....core.graph import Operand
+from ....core.sizes import is_symbolic
+from ....expr import Traced, clamp, compute, exp, sum_over, where
+from ....expr.gpu import Local, Workgroups
+from ....expr.ir import Input
+from ....expr.tracing import of_input
+from ..contraction.problem import View
+from ..table import gpu
+from .products import product_of
+from .reduction import dot, narrow, widen
+from .repetition import recurrent_form
+from .results import Products, Staged, Stages, source_of
+
+CHUNK, DELTA_CHUNK = 64, 32
+"""Tokens of a chunk. The triangular matrix of a chunk of a delta rule is in workgroup memory."""
+
+MIN_TOKENS = 128
+"""The smallest number of tokens that run in chunks; fewer take a few steps. An estimate."""
+
+BLOCK = 8
+"""Tokens of a block of sums of decays."""
+
+TILES = 16, 8, 4
+"""Columns of a state for a workgroup that carries it from chunk to chunk, for the delta rules: few if few would be busy."""
+
+MAX_SIZE = 192
+"""The longest keys of the delta rules: a part of the state must fit into workgroup memory."""
+
+
+def _suits(
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    decay: Operand | None,
+    beta: Operand | None,
+    heads: int,
+    groups: int,
+) -> bool:
+    """Whether tokens run in chunks: many of them, with a decay for each group rather than each key."""
+    size = query.shape[2] // heads
+    shape = (*query.shape, *value.shape)
+    if is_symbolic(shape) or query.shape[1] < MIN_TOKENS or 0 in shape:
+        return False
+    if beta is not None and size > MAX_SIZE:
+        return False
+    types = {x.data_type for x in (query, key, value, decay, beta) if x is not None}
+    return types <= {"float32", "float16"} and (decay is None or size == 1 or decay.shape[2] == groups)
+
+
+@gpu.lower(linear_attention, when=_suits)
+def _(
+    query: Traced,
+    key: Traced,
+    value: Traced,
+    past_state: Traced | None,
+    decay: Traced | None,
+    beta: Traced | None,
+    heads: int,
+    groups: int,
+    scale: float,
+) -> Staged:
+    def plan(stages: Stages) -> list[Traced]:
+        return _Chunks(stages, query, key, value, past_state, decay, beta, heads, groups, scale).results()
+
+    return Staged(plan)
+
+
+class _Chunks:
+    """The stages of linear attention.
+
+    Tokens are numbered by chunk and place. Axes of arrays are batch, chunk, group, head of the group, then rows and columns of
+    a matrix.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        query: Traced,
+        key: Traced,
+        value: Traced,
+        past_state: Traced | None,
+        decay: Traced | None,
+        beta: Traced | None,
+        heads: int,
+        groups: int,
+        scale: float,
+    ) -> None:
+        self.stages, self.like, self.scale, self.past_state, self.beta = stages, query, scale, past_state, beta
+        self.batches, self.tokens, width = query.shape
+        self.groups, self.queries = groups, heads // groups
+        self.size, self.values = width // heads, value.shape[2] // groups
+        self.chunk = CHUNK if beta is None else DELTA_CHUNK
+        self.chunks = -(-self.tokens // self.chunk)
+        self.query, self.key, self.value = map(self._whole_chunks, (query, key, value))
+        self.decays = None if decay is None else _Decays(self, decay)
+
+    @property
+    def stack(self) -> tuple[int, int, int]:
+        return self.batches, self.chunks, self.groups
+
+    def of_token(self, x: Traced, b: Traced, c: Traced, g: Traced, t: Traced) -> Traced:
+        """A number of each token, from an array [batches, tokens, groups or 1]; 0 behind the last token."""
+        x, at, column = widen(x), c * self.chunk + t, g if x.shape[2] > 1 else 0
+        return where(at < self.tokens, x.clamped[b, at, column], 0) if self.tokens % self.chunk else x[b, at, column]
+
+    def _whole_chunks(self, x: Traced) -> Traced:
+        """The array [batches, tokens, columns], with tokens of zeros until the last chunk is full."""
+        if self.tokens % self.chunk == 0:
+            return x
+        shape = (self.batches, self.chunks * self.chunk, x.shape[2])
+        padded = compute(shape, lambda b, t, c: where(t < self.tokens, x.clamped[b, t, c], 0))
+        return self.stages.store(padded, "whole chunks")
+
+    def _vectors(self, x: Traced, heads: int) -> View:
+        """The matrices of a chunk in an array [batches, tokens, groups * heads * size]: a row for each token."""
+        line = x.shape[2]
+        size = line // (self.groups * heads)
+        strides = (self.chunks * self.chunk * line, self.chunk * line, heads * size, size, line, 1)
+        return View(source_of(x), (*self.stack, heads, self.chunk, size), strides)
+
+    def _multiply(
+        self,
+        title: str,
+        a: View,
+        b: View,
+        finish: Callable[[Traced], Traced] = lambda total: total,
+        *,
+        a_transpose: bool = False,
+        b_transpose: bool = False,
+    ) -> Traced:
+        """Store the products of matrices."""
+        problem = product_of(a, b, a_transpose, b_transpose)
+        target = self.stages.array("float32", problem.layout.shape)
+        return self.stages.add(Products(problem, finish), target, title)
+
+    def results(self) -> list[Traced]:
+        decays = self.decays
+        keys, values = self._vectors(self.key, 1), self._vectors(self.value, 1)
+        queries = self._vectors(self.query, self.queries)
+        states, last, added = (self._states if self.beta is None else self._delta_states)(keys, values)
+
+        def visible(total: Traced) -> Traced:
+            def element(b: Traced, c: Traced, g: Traced, h: Traced, i: Traced, j: Traced) -> Traced:
+                score = total[b, c, g, h, i, j]
+                return where(j <= i, score if decays is None else score * exp(decays.between(b, c, g, j, i)), 0)
+
+            return compute(total.shape, element)
+
+        def decayed(total: Traced) -> Traced:
+            def element(b: Traced, c: Traced, g: Traced, h: Traced, i: Traced, v: Traced) -> Traced:
+                read = total[b, c, g, h, i, v]
+                return read if decays is None else read * exp(decays.until(b, c, g, i))
+
+            return compute(total.shape, element)
+
+        scores = self._multiply("scores in chunks", queries, keys, visible, b_transpose=True)
+        read = self._multiply("reads of states before chunks", queries, states, decayed)
+        out = self._outputs(scores, added, read)
+        if self.past_state is not None and self.past_state.data_type == "float16":
+            last = self.stages.store(narrow(last, self.past_state), "the last state")
+        return [out, last]
+
+    def _outputs(self, scores: Traced, added: View, read: Traced) -> Traced:
+        """The outputs [batches, tokens, heads * values]."""
+
+        def finish(total: Traced) -> Traced:
+            def element(b: Traced, at: Traced, column: Traced) -> Traced:
+                head, v = column // self.values, column % self.values
+                c, t, g, h = at // self.chunk, at % self.chunk, head // self.queries, head % self.queries
+                return narrow((widen(total)[b, at, column] + read[b, c, g, h, t, v]) * self.scale, self.like)
+
+            return compute(total.shape, element)
+
+        heads = self.groups * self.queries
+        shape = (self.batches, self.chunks * self.chunk, heads * self.values)
+        problem = product_of(View.of(source_of(scores)), added).with_rows_before(heads, shape)
+        out = self.stages.add(Products(problem, finish), self.stages.array(self._type, shape), "outputs")
+        if self.tokens % self.chunk == 0:
+            return out
+        return self.stages.store(compute((shape[0], self.tokens, shape[2]), lambda *place: out[place]), "tokens")
+
+    @property
+    def _type(self) -> DataType:
+        return "float16" if self.like.data_type == "float16" else "float32"
+
+    # States ----------------------------------------------------------------------------------------------------------
+
+    def _first_state(self) -> Traced:
+        if self.past_state is None:
+            shape = (self.batches, self.groups, self.size, self.values)
+            return self.stages.store(compute(shape, lambda *_: 0.0), "the first state")
+        return self.past_state if self.past_state.data_type == "float32" else self.stages.store(widen(self.past_state))
+
+    def _states(self, keys: View, values: View) -> tuple[View, Traced, View]:
+        """The states before chunks, the last state, and the vectors that tokens add: their values."""
+        decays, v = self.decays, widen(self.value)
+        remaining, whole = values, None
+        if decays is not None:
+
+            def element(b: Traced, at: Traced, column: Traced) -> Traced:
+                place = at // self.chunk, column // self.values, at % self.chunk
+                return v[b, at, column] * exp(decays.after(b, *place))
+
+            scaled = self.stages.store(compute(v.shape, element), "values at the ends of chunks")
+            remaining = self._vectors(scaled, 1)
+            whole = self.stages.store(compute(self.stack, decays.of_chunk), "decays of chunks")
+        added = self._multiply("sums of chunks", keys, remaining, a_transpose=True)
+        added = self.stages.view(added, (*self.stack, self.size, self.values))
+        staged = recurrent_form(carry)(state=self._first_state(), added=added, decay=whole, axis=1, direction="forward")
+        last, states = staged.plan(self.stages)
+        return self._of_chunks(states), last, values
+
+    def _of_chunks(self, states: Traced) -> View:
+        return View.of(source_of(self.stages.view(states, (*self.stack, 1, self.size, self.values))))
+
+    # Delta rules -----------------------------------------------------------------------------------------------------
+
+    def _delta_states(self, keys: View, values: View) -> tuple[View, Traced, View]:
+        """The states before chunks, the last state, and the vectors that tokens add: changes."""
+        decays, beta = self.decays, self.beta
+        assert beta is not None
+
+        def earlier(total: Traced) -> Traced:
+            def element(b: Traced, c: Traced, g: Traced, h: Traced, i: Traced, j: Traced) -> Traced:
+                share = total[b, c, g, h, i, j] * self.of_token(beta, b, c, g, i)
+                return where(j < i, share if decays is None else share * exp(decays.between(b, c, g, j, i)), 0)
+
+            return compute(total.shape, element)
+
+        shares = self._multiply("shares of earlier tokens", keys, keys, earlier, b_transpose=True)
+        of_values, of_states = map(View.of, self._inverses(shares))
+        changes = self._multiply("changes from zero states", of_values, values)
+        reads = self._multiply("reads of changes", of_states, keys)
+        return self._carry_changes(changes, reads)
+
+    def _inverses(self, shares: Traced) -> tuple[Input, Input]:
+        """The inverses of I + `shares`, times beta of each column; and these times the decays until each column.
+
+        A program inverts by blocks, from blocks of one row on. Two blocks on the diagonal with inverses X and Y, and A below
+        X, become one with -Y A X below X.
+        """
+        count, beta, decays = self.chunk, self.beta, self.decays
+        assert beta is not None
+        program = Workgroups([*self.stack])
+        b, c, g = program.positions
+        a, x, y = (program.shared_array([count, count]) for _ in range(3))
+        product = program.shared_array([count // 2, count // 2])
+        program.fill(a, lambda i, j: shares[b, c, g, 0, i, j])
+        program.fill(x, lambda i, j: where(i == j, 1.0, 0.0))
+        size = 1
+        while size < count:
+            program.fill(product, _right_factor(program, a, x, size), [count // 2, size])
+            program.fill(y, _joined(program, product, x, size))
+            x, y, size = y, x, 2 * size
+
+        def of_values(i: Traced, j: Traced) -> Traced:
+            return program[x][i, j] * self.of_token(beta, b, c, g, j)
+
+        def of_states(i: Traced, j: Traced) -> Traced:
+            return of_values(i, j) if decays is None else of_values(i, j) * exp(decays.until(b, c, g, j))
+
+        targets = [self.stages.array("float32", (*self.stack, 1, count, count)) for _ in range(2)]
+        for target, element in zip(targets, (of_values, of_states), strict=True):
+            program.write(target, [count, count], lambda i, j: (b, c, g, 0, i, j), element)
+        self.stages.add(program, targets[0], "inverses of chunks")
+        return targets[0], targets[1]
+
+    def _carry_changes(self, changes: Traced, reads: Traced) -> tuple[View, Traced, View]:
+        """Run the chunks one after the other: subtract from `changes` what the `reads` of a chunk are of its state."""
+        count, size, decays, key, first = self.chunk, self.size, self.decays, widen(self.key), self._first_state()
+        features, lines = self.stages.features, self.batches * self.groups
+        width = next((n for n in TILES if lines * -(-self.values // n) >= features.units), TILES[-1])
+        program = Workgroups([self.batches, self.groups, -(-self.values // width)])
+        b, g, tile = program.positions
+        state, change, kept = (program.shared_array([n, width]) for n in (size, count, count))
+        # An element more in each row: invocations of a warp that read adjacent rows read other banks.
+        rows = [program.shared_array([count, size + 1]) for _ in range(2)]
+        is_copied = program.shared_bytes <= features.max_shared
+        if not is_copied:
+            program.locals = program.locals[:3]
+
+        def column(j: Traced) -> Traced:
+            return clamp(tile * width + j, None, self.values - 1)
+
+        states, last, target = (
+            self.stages.array("float32", shape)
+            for shape in (
+                (*self.stack, size, self.values),
+                (self.batches, self.groups, size, self.values),
+                (*self.stack, 1, count, self.values),
+            )
+        )
+        program.fill(state, lambda i, j: first[b, g, i, column(j)])
+        with program.repeat(self.chunks) as c:
+
+            def read_of(t: Traced, i: Traced) -> Traced:
+                return reads[b, c, g, 0, t, i]
+
+            def key_of(t: Traced, i: Traced) -> Traced:
+                return key[b, c * count + t, g * size + i]
+
+            of_read: Callable[[Traced, Traced], Traced] = read_of
+            of_key: Callable[[Traced, Traced], Traced] = key_of
+            if is_copied:
+                of_read, of_key = _copied(program, rows[0], read_of), _copied(program, rows[1], key_of)
+            program.write(
+                states, [size, width], lambda i, j: (b, c, g, i, column(j)), lambda i, j: program[state][i, j]
+            )
+
+            def difference(t: Traced, j: Traced) -> Traced:
+                read = dot(size, lambda i: of_read(t, i) * program[state][i, j])
+                return changes[b, c, g, 0, t, column(j)] - read
+
+            def at_the_end(t: Traced, j: Traced) -> Traced:
+                own = program[change][t, j]
+                return own if decays is None else own * exp(decays.after(b, c, g, t))
+
+            def next_state(i: Traced, j: Traced) -> Traced:
+                old = program[state][i, j]
+                old = old if decays is None else old * exp(decays.of_chunk(b, c, g))
+                return old + dot(count, lambda t: of_key(t, i) * program[kept][t, j])
+
+            program.fill(change, difference)
+            program.write(
+                target, [count, width], lambda t, j: (b, c, g, 0, t, column(j)), lambda t, j: program[change][t, j]
+            )
+            program.fill(kept, at_the_end)
+            program.fill(state, next_state)
+        program.write(last, [size, width], lambda i, j: (b, g, i, column(j)), lambda i, j: program[state][i, j])
+        self.stages.add(program, states, "changes and states of chunks")
+        return self._of_chunks(of_input(states)), of_input(last), View.of(target)
+
+
+def _copied(
+    program: Workgroups, local: Local, element: Callable[[Traced, Traced], Traced]
+) -> Callable[[Traced, Traced], Traced]:
+    """Copy a matrix to workgroup memory, whose rows have an element more."""
+    rows, columns = local.desc.shape
+    program.fill(local, element, [rows, columns - 1])
+    return lambda t, i: program[local][t, i]
+
+
+def _right_factor(program: Workgroups, a: Local, x: Local, size: int) -> Callable[[Traced, Traced], Traced]:
+    """The product A X for each pair of blocks of `size` rows; `r` numbers the rows of all second blocks."""
+
+    def element(r: Traced, j: Traced) -> Traced:
+        first = r // size * (2 * size)
+        return dot(size, lambda k: program[a][first + size + r % size, first + k] * program[x][first + k, first + j])
+
+    return element
+
+
+def _joined(program: Workgroups, product: Local, x: Local, size: int) -> Callable[[Traced, Traced], Traced]:
+    """The inverses of blocks of 2 * `size` rows, from the inverses of their halves, and the products A X."""
+
+    def element(i: Traced, j: Traced) -> Traced:
+        pair, row, column = i // (2 * size), i % (2 * size), clamp(j - i // (2 * size) * (2 * size), 0, 2 * size - 1)
+        first, below = pair * (2 * size), clamp(column, None, size - 1)
+        corner = dot(size, lambda k: program[x][i, first + size + k] * program[product][pair * size + k, below])
+        is_corner = (row >= size) & (j >= first) & (j < first + size)
+        return where(is_corner, -corner, program[x][i, j])
+
+    return element
+
+
+class _Decays:
+    """Sums of decays in chunks, as logarithms.
+
+    No sum is the difference of others: a large decay would take the digits of those behind it. Sums of tokens of a block of 8
+    are added to sums of blocks.
+    """
+
+    def __init__(self, chunks: _Chunks, decay: Traced) -> None:
+        batches, count, groups = chunks.stack
+        self.blocks = chunks.chunk // BLOCK
+
+        def in_block(b: Traced, c: Traced, g: Traced, t: Traced, first: Traced) -> Traced:
+            """The sum from the token behind `first` in the block until token `t`; if it is 8, from the block's first token."""
+            start, end = t // BLOCK * BLOCK, t % BLOCK
+
+            def term(k: Traced) -> Traced:
+                is_inside = (k <= end) & ((k > first) | (first == BLOCK))
+                return where(is_inside, chunks.of_token(decay, b, c, g, start + k), 0)
+
+            return sum_over(BLOCK, term)
+
+        shape = (batches, count, groups, chunks.chunk, BLOCK + 1)
+        within = self._within = chunks.stages.store(compute(shape, in_block), "decays in blocks")
+
+        def of_blocks(b: Traced, c: Traced, g: Traced, first: Traced, end: Traced) -> Traced:
+            """The sum of the blocks from `first` to `end`, exclusive."""
+
+            def term(k: Traced) -> Traced:
+                return where((k >= first) & (k < end), within[b, c, g, k * BLOCK + (BLOCK - 1), BLOCK], 0)
+
+            return sum_over(self.blocks, term)
+
+        shape = (batches, count, groups, self.blocks + 1, self.blocks + 1)
+        self._blocks = chunks.stages.store(compute(shape, of_blocks), "decays of blocks")
+
+    def _rest_of_block(self, b: Traced, c: Traced, g: Traced, t: Traced) -> Traced:
+        """The sum of the tokens behind `t` in its block."""
+        return self._within[b, c, g, t // BLOCK * BLOCK + (BLOCK - 1), t % BLOCK]
+
+    def between(self, b: Traced, c: Traced, g: Traced, j: Traced, i: Traced) -> Traced:
+        """The sum of the tokens behind `j` until `i`, where j <= i."""
+        start, end = j // BLOCK, i // BLOCK
+        blocks = self._rest_of_block(b, c, g, j) + self._blocks[b, c, g, start + 1, end]
+        return where(start == end, self._within[b, c, g, i, j % BLOCK], blocks + self._within[b, c, g, i, BLOCK])
+
+    def until(self, b: Traced, c: Traced, g: Traced, t: Traced) -> Traced:
+        """The sum of the tokens of the chunk until `t`."""
+        return self._blocks[b, c, g, 0, t // BLOCK] + self._within[b, c, g, t, BLOCK]
+
+    def after(self, b: Traced, c: Traced, g: Traced, t: Traced) -> Traced:
+        """The sum of the tokens of the chunk behind `t`."""
+        return self._rest_of_block(b, c, g, t) + self._blocks[b, c, g, t // BLOCK + 1, self.blocks]
+
+    def of_chunk(self, b: Traced, c: Traced, g: Traced) -> Traced:
+        return self._blocks[b, c, g, 0, self.blocks]
