@@ -10,15 +10,13 @@ and only one is measured at a time.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +29,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from .budgets import CUDA_NETWORK
-from .measure import Ratio, in_process, per_call, script
+from .measure import Ratio, alone, in_process, per_call, script
 from .page import DOCS, Table, versions, yes
 from .record import Record, resumed
 
@@ -191,14 +189,6 @@ def _measured(device: str, name: str, precisions: list[str], folder: Path) -> tu
 # In a separate process ---------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other networks from measuring at the same time."""
-    with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _network(device: str, name: str, folder: Path, precisions: list[str]) -> dict[str, Any]:
     """Export a network, compile it twice in each precision, and measure it."""
     import numpy as np
@@ -225,7 +215,7 @@ def _network(device: str, name: str, folder: Path, precisions: list[str]) -> dic
         torch._dynamo.reset()
         theirs = _compiled(model, arrays)
         first = theirs()
-        with _alone(folder):
+        with alone(folder):
             context = ow.ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]
             start = time.perf_counter()
             session = ow.InferenceSession(path, context=context, specialise="always")

@@ -13,16 +13,19 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Annotated, Any, cast
 
 import numpy as np
 import typer
 
 from .budgets import CUDA_RECURRENCE, TRAFFIC_OF_RECURRENCE
-from .measure import Ratio, alternate, in_process
+from .measure import Ratio, alone, alternate, in_process
 from .page import DOCS, Table, versions, yes
 from .record import Record, resumed
 
@@ -128,7 +131,7 @@ def section(record: Record[Row]) -> str:
             f"{row.error:.0e}",
             ", ".join(row.faults()) or yes(True),
         ]
-        for row in sorted(record.rows, key=lambda row: row.name.rpartition("/")[2] != "float32")
+        for row in record.rows
     ]
     head = ["", "precision", "Opweave", "PyTorch", "ratio", "traffic", "difference", "holds"]
     text = f"""## Recurrences with CUDA
@@ -151,9 +154,10 @@ def main(
     only: Annotated[str, typer.Option(help="A part of the names of cases. Default: all.")] = "",
     keep: Annotated[Path, typer.Option("--json", help="Where results are kept, after each case.")] = RECORD,
     render: Annotated[Path | None, typer.Option(help="Measure nothing, and make the page of this file.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="How many cases are compiled at the same time.")] = 4,
     again: Annotated[bool, typer.Option(help="Measure also what the file already has.")] = False,
 ) -> None:
-    """Measure the cases that the file does not have, and write the page. Takes about five minutes."""
+    """Measure the cases that the file does not have, and write the page. Takes a few minutes."""
     from .gpu_page import write
 
     if render is not None:
@@ -164,21 +168,27 @@ def main(
 
     device = ow.ml.create_context(device="cuda").device.description
     record = resumed(keep, Row, device, versions("opweave", "cuda-bindings", "triton", "torch"))
-    for precision, cases in PRECISIONS.items():
-        for number, case in enumerate(cases):
-            name = f"{case.name}/{precision}"
-            if only not in name or (not again and any(row.name == name for row in record.rows)):
-                continue
-            record.rows = [row for row in record.rows if row.name != name]
-            record.failures.pop(name, None)
+    order = [f"{case.name}/{precision}" for precision, cases in PRECISIONS.items() for case in cases]
+    finished = set() if again else {row.name for row in record.rows}
+    lock = Lock()
+    with TemporaryDirectory(prefix="opweave-recurrences-") as folder, ThreadPoolExecutor(jobs) as pool:
+
+        def measure(name: str) -> None:
+            rows, failure = [], ""
             try:
-                row = Row(**in_process("benchmarks.cuda_recurrences", "case", precision, str(number), timeout=SECONDS))
-                record.rows.append(row)
-                print(row, flush=True)
+                rows = [Row(**in_process("benchmarks.cuda_recurrences", "case", name, folder, timeout=SECONDS))]
             except (RuntimeError, TimeoutError) as error:
-                record.failures[name] = str(error).splitlines()[-1][:300]
-                print(f"{name}: {error}", file=sys.stderr, flush=True)
-            record.write(keep)
+                failure = str(error).splitlines()[-1][:300]
+            with lock:
+                record.rows = [*(row for row in record.rows if row.name != name), *rows]
+                record.rows.sort(key=lambda row: order.index(row.name))
+                record.failures.pop(name, None)
+                if failure:
+                    record.failures[name] = failure
+                record.write(keep)
+                print(f"{name}: {failure or rows[0]}", flush=True)
+
+        list(pool.map(measure, [name for name in order if only in name and name not in finished]))
     if keep == RECORD:
         write()
 
@@ -186,18 +196,21 @@ def main(
 # In a separate process ---------------------------------------------------------------------------------------------
 
 
-def _measure(case: Case, precision: Any) -> Row:
+def _measure(name: str, folder: Path) -> Row:
     import torch
 
+    precision: Any = name.rpartition("/")[2]
+    case = next(case for case in CASES if name == f"{case.name}/{precision}")
     feed, arguments = _numbers(case)
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     theirs, expected = _captured(*_pytorch(case, [torch.from_numpy(array).cuda() for array in arguments]))
     ours, output = _dispatched(case, feed, precision)
     ours()
     result, reference = output(), expected.cpu().numpy()
-    times = alternate({"ours": ours, "theirs": theirs}, pairs=15, seconds=0.02)
+    with alone(folder):
+        times = alternate({"ours": ours, "theirs": theirs}, pairs=15, seconds=0.02)
     return Row(
-        f"{case.name}/{precision}",
+        name,
         1e6 / LAUNCHES * median(times["ours"]),
         1e6 / LAUNCHES * median(times["theirs"]),
         list(vars(Ratio.of(times["ours"], times["theirs"])).values()),
@@ -388,6 +401,6 @@ def _delta(query: Any, key: Any, value: Any, decay: Any, beta: Any, scale: float
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["case"]:
-        print(json.dumps(asdict(_measure(PRECISIONS[sys.argv[2]][int(sys.argv[3])], sys.argv[2]))))
+        print(json.dumps(asdict(_measure(sys.argv[2], Path(sys.argv[3])))))
     else:
         typer.run(main)

@@ -14,7 +14,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -188,6 +189,16 @@ def alternate(
             way, count = ways[name], counts[name]
             times[name].append(after_rests(way, rest, min(count, RESTED_CALLS)) if rest else per_call(way, count))
     return times
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other processes of a benchmark, which have the same folder, from measuring at the same time."""
+    import fcntl
+
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def script(name: str) -> ModuleType:
