@@ -85,11 +85,10 @@ def _attend(
 
 
 @recurrence(states="state")
-def carry(state: Any, added: Any, decay: Any = None) -> Any:
-    """Add sums of a chunk of tokens to the state before it, both [batches, groups, keys, values]; decay [batches, groups]."""
-    if decay is None:
+def carry(state: Any, added: Any, factor: Any = None) -> Any:
+    """Add sums of a chunk of tokens to the state before it, both [batches, groups, keys, values]; factor [batches, groups]."""
+    if factor is None:
         return state + added, state
-    factor = exp(decay)
     return compute(state.shape, lambda b, g, i, j: state[b, g, i, j] * factor[b, g] + added[b, g, i, j]), state
 
 

@@ -171,7 +171,7 @@ class _Chunks:
         def decayed(total: Traced) -> Traced:
             def element(b: Traced, c: Traced, g: Traced, h: Traced, i: Traced, v: Traced) -> Traced:
                 read = total[b, c, g, h, i, v]
-                return read if decays is None else read * exp(decays.until(b, c, g, i))
+                return read if decays is None else read * decays.until[b, c, g, i]
 
             return compute(total.shape, element)
 
@@ -221,14 +221,16 @@ class _Chunks:
 
             def element(b: Traced, at: Traced, column: Traced) -> Traced:
                 place = at // self.chunk, column // self.values, at % self.chunk
-                return v[b, at, column] * exp(decays.after(b, *place))
+                return v[b, at, column] * decays.after[(b, *place)]
 
             scaled = self.stages.store(compute(v.shape, element), "values at the ends of chunks")
             remaining = self._vectors(scaled, 1)
-            whole = self.stages.store(compute(self.stack, decays.of_chunk), "decays of chunks")
+            whole = decays.whole
         added = self._multiply("sums of chunks", keys, remaining, a_transpose=True)
         added = self.stages.view(added, (*self.stack, self.size, self.values))
-        staged = recurrent_form(carry)(state=self._first_state(), added=added, decay=whole, axis=1, direction="forward")
+        staged = recurrent_form(carry)(
+            state=self._first_state(), added=added, factor=whole, axis=1, direction="forward"
+        )
         last, states = staged.plan(self.stages)
         return self._of_chunks(states), last, values
 
@@ -279,7 +281,7 @@ class _Chunks:
             return program[x][i, j] * self.of_token(beta, b, c, g, j)
 
         def of_states(i: Traced, j: Traced) -> Traced:
-            return of_values(i, j) if decays is None else of_values(i, j) * exp(decays.until(b, c, g, j))
+            return of_values(i, j) if decays is None else of_values(i, j) * decays.until[b, c, g, j]
 
         targets = [self.stages.array("float32", (*self.stack, 1, count, count)) for _ in range(2)]
         for target, element in zip(targets, (of_values, of_states), strict=True):
@@ -335,11 +337,11 @@ class _Chunks:
 
             def at_the_end(t: Traced, j: Traced) -> Traced:
                 own = program[change][t, j]
-                return own if decays is None else own * exp(decays.after(b, c, g, t))
+                return own if decays is None else own * decays.after[b, c, g, t]
 
             def next_state(i: Traced, j: Traced) -> Traced:
                 old = program[state][i, j]
-                old = old if decays is None else old * exp(decays.of_chunk(b, c, g))
+                old = old if decays is None else old * decays.whole[b, c, g]
                 return old + dot(count, lambda t: of_key(t, i) * program[kept][t, j])
 
             program.fill(change, difference)
@@ -386,57 +388,71 @@ def _joined(program: Workgroups, product: Local, x: Local, size: int) -> Callabl
 
 
 class _Decays:
-    """Sums of decays in chunks, as logarithms.
+    """Sums of decays in chunks, as logarithms, and factors.
 
     No sum is the difference of others: a large decay would take the digits of those behind it. Sums of tokens of a block of 8
     are added to sums of blocks.
+
+    Attributes:
+        until: the factors from the start of a chunk until each token, [batches, chunks, groups, tokens].
+        after: the factors from each token to the end of the chunk.
+        whole: the factors of whole chunks, [batches, chunks, groups].
     """
 
     def __init__(self, chunks: _Chunks, decay: Traced) -> None:
-        batches, count, groups = chunks.stack
-        self.blocks = chunks.chunk // BLOCK
+        count, stages = chunks.chunk, chunks.stages
+        blocks = count // BLOCK
+        program = Workgroups([*chunks.stack])
+        b, c, g = program.positions
+        decays, within, between = (
+            program.shared_array(shape) for shape in ((count,), (count, BLOCK + 1), (blocks + 1, blocks + 1))
+        )
+        program.fill(decays, lambda t: chunks.of_token(decay, b, c, g, t))
 
-        def in_block(b: Traced, c: Traced, g: Traced, t: Traced, first: Traced) -> Traced:
-            """The sum from the token behind `first` in the block until token `t`; if it is 8, from the block's first token."""
-            start, end = t // BLOCK * BLOCK, t % BLOCK
+        def in_block(t: Traced, first: Traced) -> Traced:
+            """The sum of the tokens behind `first` in the block until `t`; if it is 8, from the block's first token on."""
 
             def term(k: Traced) -> Traced:
-                is_inside = (k <= end) & ((k > first) | (first == BLOCK))
-                return where(is_inside, chunks.of_token(decay, b, c, g, start + k), 0)
+                is_inside = (k <= t % BLOCK) & ((k > first) | (first == BLOCK))
+                return where(is_inside, program[decays][t // BLOCK * BLOCK + k], 0)
 
             return sum_over(BLOCK, term)
 
-        shape = (batches, count, groups, chunks.chunk, BLOCK + 1)
-        within = self._within = chunks.stages.store(compute(shape, in_block), "decays in blocks")
-
-        def of_blocks(b: Traced, c: Traced, g: Traced, first: Traced, end: Traced) -> Traced:
+        def of_blocks(first: Traced, end: Traced) -> Traced:
             """The sum of the blocks from `first` to `end`, exclusive."""
 
             def term(k: Traced) -> Traced:
-                return where((k >= first) & (k < end), within[b, c, g, k * BLOCK + (BLOCK - 1), BLOCK], 0)
+                return where((k >= first) & (k < end), program[within][k * BLOCK + (BLOCK - 1), BLOCK], 0)
 
-            return sum_over(self.blocks, term)
+            return sum_over(blocks, term)
 
-        shape = (batches, count, groups, self.blocks + 1, self.blocks + 1)
-        self._blocks = chunks.stages.store(compute(shape, of_blocks), "decays of blocks")
+        def until(t: Traced) -> Traced:
+            return exp(program[between][0, t // BLOCK] + program[within][t, BLOCK])
 
-    def _rest_of_block(self, b: Traced, c: Traced, g: Traced, t: Traced) -> Traced:
-        """The sum of the tokens behind `t` in its block."""
-        return self._within[b, c, g, t // BLOCK * BLOCK + (BLOCK - 1), t % BLOCK]
+        def after(t: Traced) -> Traced:
+            rest = program[within][t // BLOCK * BLOCK + (BLOCK - 1), t % BLOCK]
+            return exp(rest + program[between][t // BLOCK + 1, blocks])
+
+        program.fill(within, in_block)
+        program.fill(between, of_blocks)
+        parts: list[tuple[tuple[int, ...], Callable[..., Traced]]] = [
+            (within.desc.shape, lambda t, first: program[within][t, first]),
+            (between.desc.shape, lambda first, end: program[between][first, end]),
+            ((count,), until),
+            ((count,), after),
+            ((1,), lambda _: exp(program[between][0, blocks])),
+        ]
+        targets = []
+        for shape, element in parts:
+            targets.append(stages.array("float32", (*chunks.stack, *shape)))
+            program.write(targets[-1], shape, lambda *place: (b, c, g, *place), element)
+        stages.add(program, targets[0], "decays of chunks")
+        self._within, self._blocks, self.until, self.after, whole = map(of_input, targets)
+        self.whole = stages.view(whole, chunks.stack)
 
     def between(self, b: Traced, c: Traced, g: Traced, j: Traced, i: Traced) -> Traced:
         """The sum of the tokens behind `j` until `i`, where j <= i."""
         start, end = j // BLOCK, i // BLOCK
-        blocks = self._rest_of_block(b, c, g, j) + self._blocks[b, c, g, start + 1, end]
+        rest = self._within[b, c, g, start * BLOCK + (BLOCK - 1), j % BLOCK]
+        blocks = rest + self._blocks[b, c, g, start + 1, end]
         return where(start == end, self._within[b, c, g, i, j % BLOCK], blocks + self._within[b, c, g, i, BLOCK])
-
-    def until(self, b: Traced, c: Traced, g: Traced, t: Traced) -> Traced:
-        """The sum of the tokens of the chunk until `t`."""
-        return self._blocks[b, c, g, 0, t // BLOCK] + self._within[b, c, g, t, BLOCK]
-
-    def after(self, b: Traced, c: Traced, g: Traced, t: Traced) -> Traced:
-        """The sum of the tokens of the chunk behind `t`."""
-        return self._rest_of_block(b, c, g, t) + self._blocks[b, c, g, t // BLOCK + 1, self.blocks]
-
-    def of_chunk(self, b: Traced, c: Traced, g: Traced) -> Traced:
-        return self._blocks[b, c, g, 0, self.blocks]
