@@ -1004,6 +1004,22 @@ def test_writes_reach_views_and_not_copies(name: str) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
+def test_decompositions_are_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch lists all operators that it composes of others, which takes as long as decomposing several of them."""
+
+    class Combined(nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            return torch.broadcast_tensors(x, y)[0] + torch.broadcast_tensors(y, x)[0]
+
+    calls = []
+    listed = torch.export.default_decompositions
+    monkeypatch.setattr(torch.export, "default_decompositions", lambda: calls.append(1) or listed())
+    for count in (1, 3):
+        x, y = torch.ones(count, 3), torch.ones(3)
+        torch.testing.assert_close(ow.from_torch(Combined().eval(), (x, y))(x, y), Combined()(x, y))
+    assert len(calls) <= 1
+
+
 @pytest.mark.parametrize(
     ("view", "reason"),
     [

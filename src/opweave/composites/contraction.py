@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 from ..core.dtypes import INFO
+from ..core.sizes import is_same_size
 from ..support.errors import ValidationError, require
 
 
@@ -69,6 +70,9 @@ def contract(b: Any, subscripts: str, operands: Sequence[Any]) -> Any:
 def _common_size(label: str, terms: Sequence[_Term]) -> Any:
     """Return the size to which the axes with a label broadcast."""
     sizes = [term.size(label) for term in terms if label in term.labels]
+    sizes = [size for size in sizes if not is_same_size(size, 1)] or [1]
+    if all(is_same_size(size, sizes[0]) for size in sizes):
+        return sizes[0]
     numbers = dict.fromkeys(size for size in sizes if isinstance(size, int) and size != 1)
     require(len(numbers) < 2, f"the label {label!r} stands for sizes {' and '.join(map(str, numbers))}")
     return 0 if 0 in numbers else max(sizes)
@@ -109,7 +113,9 @@ def _diagonal(b: Any, term: _Term) -> _Term:
 def _without_broadcasts(b: Any, term: _Term, largest: Mapping[str, int]) -> _Term:
     """Drop the axes of size 1 that are larger in another term."""
     labels = tuple(
-        label for label in term.labels if term.size(label) > 1 or largest[label] == 1 or term.size(label) == 0
+        label
+        for label in term.labels
+        if is_same_size(term.size(label), largest[label]) or term.size(label) > 1 or term.size(label) == 0
     )
     return _Term(_reshape(b, term.operand, [term.size(label) for label in labels]), labels)
 

@@ -15,6 +15,12 @@ from torch.utils import _pytree
 from .registry import CONVERTERS
 
 
+@cache
+def _defaults() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions. Each call of PyTorch's function takes as long as the decomposition of several operators."""
+    return dict(torch.export.default_decompositions())
+
+
 def _linspace(start: Any, end: Any, steps: int, **options: Any) -> Any:
     """PyTorch's definition; for integers its kernels truncate both ends first, which the definition does not."""
     dtype = options.get("dtype")
@@ -23,8 +29,7 @@ def _linspace(start: Any, end: Any, steps: int, **options: Any) -> Any:
             torch.trunc(x) if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in (start, end)
         )
         start, end = (int(x) if isinstance(x, float) else x for x in (start, end))
-    rule = torch.export.default_decompositions()[torch.ops.aten.linspace.Tensor_Tensor]
-    return rule(start, end, steps, **options)
+    return _defaults()[torch.ops.aten.linspace.Tensor_Tensor](start, end, steps, **options)
 
 
 _CORRECTED: dict[Any, Callable[..., Any]] = dict.fromkeys(
@@ -41,13 +46,13 @@ _CORRECTED: dict[Any, Callable[..., Any]] = dict.fromkeys(
 @cache
 def table() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions, without those of operators that have a converter."""
-    rules: dict[Any, Callable[..., Any]] = {**torch.export.default_decompositions(), **_CORRECTED}
+    rules = {**_defaults(), **_CORRECTED}
     return {target: rule for target, rule in rules.items() if str(target) not in CONVERTERS}
 
 
 def has_decomposition(target: Any) -> bool:
     """Whether PyTorch can express an operator by others."""
-    return target in torch.export.default_decompositions() or _is_composite(target)
+    return target in _defaults() or _is_composite(target)
 
 
 def _is_composite(target: Any) -> bool:
@@ -84,7 +89,7 @@ def decompose(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, 
             return rules[target](*positional, **keywords)
         return target.decompose(*positional, **keywords)
 
-    rules = torch.export.default_decompositions()
+    rules = _defaults()
     module = make_fx(call, decomposition_table=table())(*[leaves[place] for place in places])
     if any(inner.target is target for inner in module.graph.nodes):
         return None

@@ -50,6 +50,19 @@ SAMPLES = {
     ],
     "aten._linalg_det.default": [Sample(floats(4, 4), names=False), Sample(floats(2, 3, 3), names=False)],
     "aten.mm.default": [Sample(A, B), Sample(A, floats(5, 4).t())],
+    "aten.einsum.default": [
+        Sample("bhqd,bhkd->bhqk", [floats(2, 3, 4, 8), floats(2, 3, 5, 8)]),
+        Sample("bhqk, bkhd -> bqhd", [floats(2, 3, 4, 5), floats(2, 5, 3, 8)]),
+        Sample("ij,jk", [floats(3, 4), floats(4, 5)]),  # the axes of the result in the order of the letters
+        Sample("bA,Ab", [floats(3, 4), floats(4, 3)]),
+        Sample("...ij,...jk->...ik", [floats(2, 3, 4), floats(4, 5)]),
+        Sample("ii->i", [floats(4, 4)], names=False),
+        Sample("ii", [floats(4, 4)], names=False),
+        Sample("i,j->ij", [floats(3), floats(4)]),
+        Sample("ab,bc,cd->ad", [floats(2, 3), floats(3, 4), floats(4, 5)]),
+        Sample("ab,cb->a", [floats(2, 3), floats(4, 1)]),
+        Sample("ij->ji", [floats(2, 3).half()]),
+    ],
     "aten.bmm.default": [Sample(floats(2, 3, 4), floats(2, 4, 5))],
     "aten.matmul.default": [
         Sample(A, B),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from ... import composites
+from ...composites.contraction import contract
 from ...context.builder import MLGraphBuilder
 from ...core.dtypes import DataType
 from ...core.graph import MLOperand
@@ -119,6 +121,16 @@ def product(b: MLGraphBuilder, x: MLOperand, y: MLOperand) -> MLOperand:
         return z
     lead = list(z.shape[:-2])
     return b.reshape(z, lead + ([] if rows else [z.shape[-2]]) + ([] if columns else [z.shape[-1]]))
+
+
+@converts("aten.einsum.default")
+def _(b: MLGraphBuilder, equation: str, tensors: Sequence[MLOperand], *, path: Any = None) -> MLOperand:
+    kinds = {tensor.data_type for tensor in tensors}
+    refuse_if(
+        kinds not in ({"float32"}, {"float16"}), f"products of {' and '.join(sorted(kinds))} are several operators"
+    )
+    result: MLOperand = contract(b, equation, tensors)
+    return result
 
 
 # Products of groups ---------------------------------------------------------------------------------------------------
