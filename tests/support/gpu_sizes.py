@@ -339,7 +339,23 @@ def _selective_scan(b: ow.MLGraphBuilder, x: Any, batches: Any, tokens: Any, *mi
     )
 
 
+def _attend_in_chunks(b: ow.MLGraphBuilder, x: Any, n: Any, rule: str, batches: Any = 1, heads: int = 4) -> Any:
+    """Linear attention of 22 n tokens, in groups of two heads."""
+    groups = max(1, heads // 2)
+
+    def tokens(width: int) -> Any:
+        return b.reshape(x(batches, n, 22 * width), [batches, 22 * n, width])
+
+    decay = -b.abs(tokens(groups)) if "gated" in rule else None
+    beta = b.sigmoid(tokens(groups)) if "delta" in rule else None
+    operands = tokens(8 * heads), b.div(tokens(8 * groups), 4), tokens(6 * groups), None, decay, beta
+    return c.linear_attention(b, *operands, heads=heads, groups=groups, update_rule=rule)
+
+
 RECURRENCES: dict[str, Build] = {
+    "linear attention in chunks": lambda b, x, n, m: _attend_in_chunks(b, x, n, "linear", m, 1),
+    "linear attention with decays in chunks": lambda b, x, n, m: _attend_in_chunks(b, x, n, "gated"),
+    "delta rule in chunks": lambda b, x, n, m: _attend_in_chunks(b, x, n, "gated_delta"),
     "selective_scan of tokens": lambda b, x, n, m: _selective_scan(b, x, 2, n),
     "selective_scan of batches and tokens": lambda b, x, n, m: _selective_scan(b, x, m, n),
     "selective_scan of groups": lambda b, x, n, m: _selective_scan(b, x, m, n, 3),

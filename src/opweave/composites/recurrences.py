@@ -57,7 +57,7 @@ def _fits(name: str, operand: Operand | None, shape: Sequence[int], text: str) -
 
 
 @recurrence(states="state")
-def _attend(
+def attend(
     state: Any, query: Any, key: Any, value: Any, decay: Any = None, beta: Any = None, *, scale: float = 1.0
 ) -> Any:
     """Update the state [batches, groups, keys, values] by a key and a value, and read it by the queries of a group.
@@ -92,7 +92,7 @@ def carry(state: Any, added: Any, factor: Any = None) -> Any:
     return compute(state.shape, lambda b, g, i, j: state[b, g, i, j] * factor[b, g] + added[b, g, i, j]), state
 
 
-forget(_attend)
+forget(attend)
 forget(carry)
 
 _TOKENS = Limits("query", ranks=(3, 3))
@@ -208,7 +208,7 @@ def _(
     query, key, value, decay, beta = operands_of_steps(b, query, key, value, decay, beta)
     if decay is not None:
         decay = b.reshape(decay, [batches, tokens, groups, decay.shape[2] // groups])
-    last, out = _attend(
+    last, out = attend(
         b,
         _cast(b, state, "float32"),
         b.reshape(query, [batches, tokens, groups, heads // groups, size]),

@@ -268,7 +268,9 @@ class Kernels:
         return place if place.kind == "input" and same and ir.is_aligned(load) else None
 
     def _is_known(self, value: Pending) -> bool:
-        return all(self.places[source].kind == "constant" for source in value.sources)
+        """Whether a value depends on constants only, and has the same size in all runs."""
+        is_constant = all(self.places[source].kind == "constant" for source in value.sources)
+        return is_constant and is_static(value.result.shape)
 
     def _compute(self, value: Pending) -> Buffer:
         """Compute a value that depends on constants only."""

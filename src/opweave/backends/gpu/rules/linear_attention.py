@@ -18,10 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....composites.recurrences import carry, linear_attention
+from ....composites.recurrences import attend, carry, linear_attention
 from ....core.dtypes import DataType
 from ....core.graph import Operand
-from ....core.sizes import is_symbolic
+from ....core.guards import estimate
+from ....core.size_bounds import names_in_empty
+from ....core.sizes import Size, is_multiple, is_same_size, is_symbolic
 from ....expr import Traced, clamp, compute, exp, sum_over, where
 from ....expr.gpu import Local, Workgroups
 from ....expr.ir import Input
@@ -58,10 +60,12 @@ def _suits(
     heads: int,
     groups: int,
 ) -> bool:
-    """Whether tokens run in chunks: many of them, with a decay for each group rather than each key."""
-    size = query.shape[2] // heads
-    shape = (*query.shape, *value.shape)
-    if is_symbolic(shape) or query.shape[1] < MIN_TOKENS or 0 in shape:
+    """Whether tokens may run in chunks: many of them, or a named number; with a decay for each group rather than each key."""
+    width, values = query.shape[2], value.shape[2]
+    if is_symbolic((width, values, *(decay.shape[2:] if decay is not None else ()))) or 0 in (width, values):
+        return False
+    size, (batches, tokens, _) = width // heads, query.shape
+    if is_same_size(batches, 0) or (not isinstance(tokens, Size) and tokens < MIN_TOKENS):
         return False
     if beta is not None and size > MAX_SIZE:
         return False
@@ -82,9 +86,10 @@ def _(
     scale: float,
 ) -> Staged:
     def plan(stages: Stages) -> list[Traced]:
-        return _Chunks(stages, query, key, value, past_state, decay, beta, heads, groups, scale).results()
+        chunks = _Chunks(stages, query, key, value, past_state, decay, beta, heads, groups, scale)
+        return chunks.results() if estimate(query.shape[1]) >= MIN_TOKENS else chunks.results_of_steps()
 
-    return Staged(plan)
+    return Staged(plan, lambda _: (set(), names_in_empty(query.shape)))
 
 
 class _Chunks:
@@ -113,8 +118,13 @@ class _Chunks:
         self.size, self.values = width // heads, value.shape[2] // groups
         self.chunk = CHUNK if beta is None else DELTA_CHUNK
         self.chunks = -(-self.tokens // self.chunk)
-        self.query, self.key, self.value = map(self._whole_chunks, (query, key, value))
-        self.decays = None if decay is None else _Decays(self, decay)
+        self.query, self.key, self.value, self.decay = query, key, value, decay
+        self.decays: _Decays | None = None
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the last chunk is full."""
+        return is_multiple(self.tokens, self.chunk)
 
     @property
     def stack(self) -> tuple[int, int, int]:
@@ -123,11 +133,11 @@ class _Chunks:
     def of_token(self, x: Traced, b: Traced, c: Traced, g: Traced, t: Traced) -> Traced:
         """A number of each token, from an array [batches, tokens, groups or 1]; 0 behind the last token."""
         x, at, column = widen(x), c * self.chunk + t, g if x.shape[2] > 1 else 0
-        return where(at < self.tokens, x.clamped[b, at, column], 0) if self.tokens % self.chunk else x[b, at, column]
+        return x[b, at, column] if self._is_whole else where(at < self.tokens, x.clamped[b, at, column], 0)
 
     def _whole_chunks(self, x: Traced) -> Traced:
         """The array [batches, tokens, columns], with tokens of zeros until the last chunk is full."""
-        if self.tokens % self.chunk == 0:
+        if self._is_whole:
             return x
         shape = (self.batches, self.chunks * self.chunk, x.shape[2])
         padded = compute(shape, lambda b, t, c: where(t < self.tokens, x.clamped[b, t, c], 0))
@@ -155,8 +165,35 @@ class _Chunks:
         target = self.stages.array("float32", problem.layout.shape)
         return self.stages.add(Products(problem, finish), target, title)
 
+    def results_of_steps(self) -> list[Traced]:
+        """The results if few tokens are usual: a step for each token."""
+        stages, tokens = self.stages, (self.batches, self.tokens)
+        sizes = {"query": (self.queries, self.size), "key": (self.size,), "value": (self.values,)}
+        arrays = {"query": self.query, "key": self.key, "value": self.value}
+        if self.decay is not None:
+            arrays["decay"], sizes["decay"] = self.decay, (1,)
+        operands = {name: stages.view(x, (*tokens, self.groups, *sizes[name])) for name, x in arrays.items()}
+        staged = recurrent_form(attend)(
+            state=self._first_state(),
+            decay=operands.pop("decay", None),
+            beta=self.beta,
+            scale=self.scale,
+            axis=1,
+            direction="forward",
+            **operands,
+        )
+        last, steps = staged.plan(stages)
+
+        def element(b: Traced, t: Traced, column: Traced) -> Traced:
+            head = column // self.values
+            return steps[b, t, head // self.queries, head % self.queries, column % self.values]
+
+        shape = (*tokens, self.groups * self.queries * self.values)
+        return [stages.store(compute(shape, element), "outputs"), self._as_past(last)]
+
     def results(self) -> list[Traced]:
-        decays = self.decays
+        self.query, self.key, self.value = map(self._whole_chunks, (self.query, self.key, self.value))
+        self.decays = decays = None if self.decay is None else _Decays(self, self.decay)
         keys, values = self._vectors(self.key, 1), self._vectors(self.value, 1)
         queries = self._vectors(self.query, self.queries)
         states, last, added = (self._states if self.beta is None else self._delta_states)(keys, values)
@@ -177,10 +214,13 @@ class _Chunks:
 
         scores = self._multiply("scores in chunks", queries, keys, visible, b_transpose=True)
         read = self._multiply("reads of states before chunks", queries, states, decayed)
-        out = self._outputs(scores, added, read)
-        if self.past_state is not None and self.past_state.data_type == "float16":
-            last = self.stages.store(narrow(last, self.past_state), "the last state")
-        return [out, last]
+        return [self._outputs(scores, added, read), self._as_past(last)]
+
+    def _as_past(self, state: Traced) -> Traced:
+        """A state in the data type of the first one."""
+        if self.past_state is None or self.past_state.data_type == "float32":
+            return state
+        return self.stages.store(narrow(state, self.past_state), "the last state")
 
     def _outputs(self, scores: Traced, added: View, read: Traced) -> Traced:
         """The outputs [batches, tokens, heads * values]."""
@@ -197,7 +237,7 @@ class _Chunks:
         shape = (self.batches, self.chunks * self.chunk, heads * self.values)
         problem = product_of(View.of(source_of(scores)), added).with_rows_before(heads, shape)
         out = self.stages.add(Products(problem, finish), self.stages.array(self._type, shape), "outputs")
-        if self.tokens % self.chunk == 0:
+        if self._is_whole:
             return out
         return self.stages.store(compute((shape[0], self.tokens, shape[2]), lambda *place: out[place]), "tokens")
 
@@ -292,7 +332,7 @@ class _Chunks:
     def _carry_changes(self, changes: Traced, reads: Traced) -> tuple[View, Traced, View]:
         """Run the chunks one after the other: subtract from `changes` what the `reads` of a chunk are of its state."""
         count, size, decays, key, first = self.chunk, self.size, self.decays, widen(self.key), self._first_state()
-        features, lines = self.stages.features, self.batches * self.groups
+        features, lines = self.stages.features, estimate(self.batches) * self.groups
         width = next((n for n in TILES if lines * -(-self.values // n) >= features.units), TILES[-1])
         program = Workgroups([self.batches, self.groups, -(-self.values // width)])
         b, g, tile = program.positions
