@@ -40,8 +40,8 @@ LAUNCHES = 20
 BANDWIDTH, LAUNCH, LEAST = 3.6e12, 10.0, 50.0
 """Bytes a second, microseconds besides, and microseconds of traffic from which on there is a limit to it."""
 
-SIZE = 16
-"""Elements of the state of a channel of a selective scan."""
+SIZE, HEAD_SIZE = 16, 128
+"""Elements of a state: of a channel of Mamba, and of a channel of a head of Mamba 2."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class Case:
     """What is computed.
 
     Attributes:
-        rule: "scan", or a rule of `linear_attention`.
-        width: channels of a scan, or keys and values of a head.
+        rule: "scan" for Mamba, "scan of heads" for Mamba 2, or a rule of `linear_attention`.
+        width: channels of a scan, or of a head, or keys and values of a head.
     """
 
     rule: str
@@ -70,6 +70,8 @@ class Case:
         tokens = self.batches * self.tokens
         if self.rule == "scan":
             return 4e6 * tokens * (3 * self.width + 2 * SIZE) / BANDWIDTH
+        if self.rule == "scan of heads":
+            return 4e6 * tokens * (2 * self.heads * self.width + self.heads + 2 * HEAD_SIZE) / BANDWIDTH
         gates = {"linear": 0, "gated": 1, "delta": 1, "gated_delta": 2}[self.rule]
         return 4e6 * tokens * self.heads * (4 * self.width + gates) / BANDWIDTH
 
@@ -78,6 +80,8 @@ CASES = (
     Case("scan", 1, 1024, 1, 768),
     Case("scan", 1, 4096, 1, 1536),
     Case("scan", 8, 1024, 1, 2048),
+    Case("scan of heads", 1, 4096, 32, 64),
+    Case("scan of heads", 8, 2048, 32, 64),
     Case("linear", 1, 2048, 16, 64),
     Case("gated", 1, 1024, 8, 64),
     Case("gated", 1, 4096, 16, 64),
@@ -138,11 +142,12 @@ def section(record: Record[Row]) -> str:
 
 Written by `python -m benchmarks cuda_recurrences`: {record.device}; {record.machine}.
 
-`selective_scan`, with states of {SIZE} elements for each channel, and `linear_attention`; beside them the same in chunks of
-tokens, compiled by `torch.compile` and captured in a CUDA graph. Times are from tensors on the device to tensors on the
-device. "Traffic" is the time to read all operands and write all outputs once, at {BANDWIDTH / 1e12:g} TB/s. The limits are
-{CUDA_RECURRENCE} of PyTorch's time, and, where the traffic takes {LEAST:g} us, {TRAFFIC_OF_RECURRENCE:g}x of it and
-{LAUNCH:g} us. The last column names the limits that are exceeded, or says yes.
+`selective_scan` of Mamba, with states of {SIZE} elements for each channel, and of Mamba 2 ("of heads"), with {HEAD_SIZE};
+and `linear_attention`; beside them the same in chunks of tokens, compiled by `torch.compile` and captured in a CUDA graph.
+Times are from tensors on the device to tensors on the device. "Traffic" is the time to read all operands and write all
+outputs once, at {BANDWIDTH / 1e12:g} TB/s. The limits are {CUDA_RECURRENCE} of PyTorch's time, and, where the traffic takes
+{LEAST:g} us, {TRAFFIC_OF_RECURRENCE:g}x of it and {LAUNCH:g} us. The last column names the limits that are exceeded, or says
+yes.
 
 {Table(head, rows, right=range(2, 7))}
 """
@@ -233,6 +238,11 @@ def _numbers(case: Case) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
         delta = random.uniform(0, 0.1, x.shape).astype(np.float32)
         a = -random.uniform(0, 1, (case.width, SIZE)).astype(np.float32)
         return {"input": x, "delta": delta, "a": a, "b": b, "c": c}, [x, delta, a, b, c]
+    if case.rule == "scan of heads":
+        x, b, c = normal(*lines, case.heads, case.width), normal(*lines, 1, HEAD_SIZE), normal(*lines, 1, HEAD_SIZE)
+        delta = random.uniform(0, 0.1, (*lines, case.heads)).astype(np.float32)
+        a = -random.uniform(0, 1, case.heads).astype(np.float32)
+        return {"input": x, "delta": delta, "a": a, "b": b, "c": c}, [x, delta, a, b, c]
     query, key, value = (normal(*lines, case.heads, case.width) for _ in range(3))
     key /= np.linalg.norm(key, axis=-1, keepdims=True)
     operands = {"query": query, "key": key, "value": value}
@@ -260,7 +270,7 @@ def _dispatched(
     context = ow.ml.create_context(device="cuda", precision=precision)
     builder = ow.MLGraphBuilder(context)
     operands = {name: builder.input(name, "float32", list(array.shape)) for name, array in feed.items()}
-    if case.rule == "scan":
+    if "scan" in case.rule:
         y, state = composites.selective_scan(**operands)
     else:
         y, state = composites.linear_attention(
@@ -311,6 +321,8 @@ def _captured(function: Callable[..., Any], arguments: list[Any]) -> tuple[Calla
 def _pytorch(case: Case, tensors: list[Any]) -> tuple[Callable[..., Any], list[Any]]:
     if case.rule == "scan":
         return _scan, [*tensors, 16 if case.tokens <= 1024 else 32]
+    if case.rule == "scan of heads":
+        return _scan_of_heads, tensors
     scale = 1 / math.sqrt(case.width)
     if "delta" in case.rule:
         return _delta, [*tensors, scale]
@@ -378,6 +390,12 @@ def _gated(query: Any, key: Any, value: Any, decay: Any, scale: float) -> Any:
         before.append(state)
         state = state * end.exp()[:, :, chunk, :, None] + added[:, :, chunk]
     return _tokens(inner + (q * sums.exp()[..., None]) @ torch.stack(before, 2))
+
+
+def _scan_of_heads(x: Any, delta: Any, a: Any, b: Any, c: Any) -> Any:
+    """A selective scan of Mamba 2, which is linear attention."""
+    heads = x.shape[2]
+    return _gated(c.expand(-1, -1, heads, -1), b.expand(-1, -1, heads, -1), x * delta[..., None], delta * a, 1.0)
 
 
 def _delta(query: Any, key: Any, value: Any, decay: Any, beta: Any, scale: float) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -352,7 +353,18 @@ def _attend_in_chunks(b: ow.MLGraphBuilder, x: Any, n: Any, rule: str, batches: 
     return c.linear_attention(b, *operands, heads=heads, groups=groups, update_rule=rule)
 
 
+def _scan_in_chunks(b: ow.MLGraphBuilder, x: Any, n: Any) -> Any:
+    """Mamba 2 with two groups of two heads, of 22 n tokens."""
+
+    def tokens(*sizes: int) -> Any:
+        return b.reshape(x(1, n, 22 * prod(sizes)), [1, 22 * n, *sizes])
+
+    operands = tokens(4, 3), b.div(b.abs(tokens(4)), 4), _rates(b, x, 4), tokens(2, 5), tokens(2, 5)
+    return c.selective_scan(b, *operands, x(4))
+
+
 RECURRENCES: dict[str, Build] = {
+    "selective_scan in chunks": lambda b, x, n, m: _scan_in_chunks(b, x, n),
     "linear attention in chunks": lambda b, x, n, m: _attend_in_chunks(b, x, n, "linear", m, 1),
     "linear attention with decays in chunks": lambda b, x, n, m: _attend_in_chunks(b, x, n, "gated"),
     "delta rule in chunks": lambda b, x, n, m: _attend_in_chunks(b, x, n, "gated_delta"),

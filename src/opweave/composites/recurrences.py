@@ -239,7 +239,7 @@ def _scan(state: Any, x: Any, delta: Any, b: Any, c: Any, a: Any) -> Any:
 
 
 @recurrence(states="state", constants="a")
-def _scan_heads(state: Any, x: Any, delta: Any, b: Any, c: Any, a: Any) -> Any:
+def scan_heads(state: Any, x: Any, delta: Any, b: Any, c: Any, a: Any) -> Any:
     """One step of Mamba 2: state [batches, groups, heads, width, size], x [batches, groups, heads, width], delta
     [batches, groups, heads], b and c [batches, groups, size], a [groups, heads].
     """
@@ -254,7 +254,7 @@ def _scan_heads(state: Any, x: Any, delta: Any, b: Any, c: Any, a: Any) -> Any:
 
 
 forget(_scan)
-forget(_scan_heads)
+forget(scan_heads)
 
 
 @declare(
@@ -346,7 +346,7 @@ def _(
         heads, width = channels
         groups = b.shape[2]
         parts = [batches, tokens, groups, heads // groups]
-        last, y = _scan_heads(
+        last, y = scan_heads(
             build,
             build.reshape(state, [batches, groups, heads // groups, width, size]),
             build.reshape(input, [*parts, width]),

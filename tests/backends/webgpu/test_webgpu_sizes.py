@@ -327,7 +327,7 @@ def test_names_may_differ(context: ow.MLContext) -> None:
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("name", ["leaky_integrator", "selective_scan of tokens", "selective_scan of groups"])
+@pytest.mark.parametrize("name", ["leaky_integrator", "selective_scan of tokens"])
 def test_named_steps_run_in_chunks(context: ow.MLContext, name: str) -> None:
     """A few steps have a program without chunks."""
     sizes = [{"n": n, "m": 2} for n in (300, 167, 299, 301, 1000)]

@@ -16,10 +16,9 @@ https://arxiv.org/abs/2406.06484, and Gated Delta Networks (2024), https://arxiv
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from ....composites.recurrences import attend, carry, linear_attention
-from ....core.dtypes import DataType
+from ....composites.recurrences import attend, carry, linear_attention, scan_heads, selective_scan
 from ....core.graph import Operand
 from ....core.guards import estimate
 from ....core.size_bounds import names_in_empty
@@ -86,17 +85,96 @@ def _(
     scale: float,
 ) -> Staged:
     def plan(stages: Stages) -> list[Traced]:
-        chunks = _Chunks(stages, query, key, value, past_state, decay, beta, heads, groups, scale)
-        return chunks.results() if estimate(query.shape[1]) >= MIN_TOKENS else chunks.results_of_steps()
+        first = None if past_state is None else stages.store(widen(past_state), "the first state")
+        chunks = _Chunks(stages, query, key, value, first, decay, beta, groups, heads // groups, 1, scale)
+        if estimate(query.shape[1]) < MIN_TOKENS:
+            out, last = chunks.results_of_steps()
+        else:
+            out, last = chunks.results((heads * chunks.values,), query)
+        return [out, last if past_state is None else stages.store(narrow(last, past_state), "the last state")]
 
     return Staged(plan, lambda _: (set(), names_in_empty(query.shape)))
+
+
+def _suits_scan(input: Operand, delta: Operand, a: Operand, b: Operand, c: Operand, d: Operand | None) -> bool:
+    """Whether the tokens of Mamba 2 may run in chunks. The state of a channel of Mamba has a decay for each element."""
+    if input.rank < 4 or is_symbolic((*input.shape[2:], *b.shape[2:])) or 0 in (*input.shape[2:], *b.shape[2:]):
+        return False
+    batches, tokens = input.shape[:2]
+    if is_same_size(batches, 0) or (not isinstance(tokens, Size) and tokens < MIN_TOKENS):
+        return False
+    return {x.data_type for x in (input, delta, a, b, c, d) if x is not None} <= {"float32", "float16"}
+
+
+@gpu.lower(selective_scan, when=_suits_scan)
+def _(
+    input: Traced, delta: Traced, a: Traced, b: Traced, c: Traced, d: Traced | None, initial_state: Traced | None
+) -> Staged:
+    batches, tokens, heads, width = input.shape
+    groups, size = b.shape[2:]
+    inner = heads // groups
+    x, step, rate = widen(input), widen(delta), widen(a)
+
+    lines = batches, tokens
+
+    def skip(n: Traced, t: Traced, h: Traced, p: Traced) -> Traced:
+        assert d is not None
+        return x[n, t, h, p] * widen(d)[h]
+
+    def in_steps(stages: Stages) -> list[Traced]:
+        shape = (batches, groups, inner, width, size)
+        first = stages.store(
+            compute(shape, lambda *_: 0.0) if initial_state is None else widen(initial_state), "states"
+        )
+        staged = recurrent_form(scan_heads)(
+            state=stages.view(first, shape),
+            x=stages.view(input, (*lines, groups, inner, width)),
+            delta=stages.view(delta, (*lines, groups, inner)),
+            b=b,
+            c=c,
+            a=stages.view(a, (groups, inner)),
+            axis=1,
+            direction="forward",
+        )
+        last, y = staged.plan(stages)
+
+        def output(n: Traced, t: Traced, h: Traced, p: Traced) -> Traced:
+            value = y[n, t, h // inner, h % inner, p]
+            return narrow(value if d is None else value + skip(n, t, h, p), input)
+
+        def state(n: Traced, h: Traced, p: Traced, k: Traced) -> Traced:
+            return last[n, h // inner, h % inner, p, k]
+
+        return [stages.store(compute(input.shape, output), "outputs"), compute((batches, heads, width, size), state)]
+
+    def in_chunks(stages: Stages) -> list[Traced]:
+        values = compute(
+            (*lines, heads * width), lambda n, t, k: x[n, t, k // width, k % width] * step[n, t, k // width]
+        )
+        decay = stages.store(compute((*lines, heads), lambda n, t, h: step[n, t, h] * rate[h]), "decays")
+        first = None
+        if initial_state is not None:
+            old = widen(initial_state)
+            turned = compute((batches, heads, size, width), lambda n, h, k, p: old[n, h, p, k])
+            first = stages.store(turned, "the first state")
+        query, key = (stages.view(array, (*lines, groups * size)) for array in (c, b))
+        value = stages.store(values, "values")
+        chunks = _Chunks(stages, query, key, value, first, decay, None, groups, 1, inner, 1.0)
+        out, last = chunks.results((heads, width), input, None if d is None else skip)
+        return [out, compute((batches, heads, width, size), lambda n, h, p, k: last[n, h, k, p])]
+
+    def plan(stages: Stages) -> list[Traced]:
+        out, state = (in_chunks if estimate(tokens) >= MIN_TOKENS else in_steps)(stages)
+        return [out, stages.store(state if initial_state is None else narrow(state, initial_state), "the last state")]
+
+    return Staged(plan, lambda _: (set(), names_in_empty(input.shape)))
 
 
 class _Chunks:
     """The stages of linear attention.
 
-    Tokens are numbered by chunk and place. Axes of arrays are batch, chunk, group, head of the group, then rows and columns of
-    a matrix.
+    Tokens are numbered by chunk and place. Axes of arrays are batch, chunk, group of keys, head of the group, then rows and
+    columns of a matrix. The heads of a group have `queries` of their own and one state, or one query and `inner` states.
     """
 
     def __init__(
@@ -105,21 +183,27 @@ class _Chunks:
         query: Traced,
         key: Traced,
         value: Traced,
-        past_state: Traced | None,
+        first: Traced | None,
         decay: Traced | None,
         beta: Traced | None,
-        heads: int,
         groups: int,
+        queries: int,
+        inner: int,
         scale: float,
     ) -> None:
-        self.stages, self.like, self.scale, self.past_state, self.beta = stages, query, scale, past_state, beta
-        self.batches, self.tokens, width = query.shape
-        self.groups, self.queries = groups, heads // groups
-        self.size, self.values = width // heads, value.shape[2] // groups
+        self.stages, self.scale, self.first, self.beta = stages, scale, first, beta
+        self.batches, self.tokens, _ = query.shape
+        self.groups, self.queries, self.inner, self.states = groups, queries, inner, groups * inner
+        self.heads = max(queries, inner)
+        self.size, self.values = key.shape[2] // groups, value.shape[2] // self.states
         self.chunk = CHUNK if beta is None else DELTA_CHUNK
         self.chunks = -(-self.tokens // self.chunk)
         self.query, self.key, self.value, self.decay = query, key, value, decay
         self.decays: _Decays | None = None
+
+    def state_of(self, g: Traced, h: Traced) -> Traced:
+        """The number of the state of a head."""
+        return g if self.inner == 1 else g * self.inner + h
 
     @property
     def _is_whole(self) -> bool:
@@ -129,6 +213,10 @@ class _Chunks:
     @property
     def stack(self) -> tuple[int, int, int]:
         return self.batches, self.chunks, self.groups
+
+    @property
+    def state_stack(self) -> tuple[int, int, int]:
+        return self.batches, self.chunks, self.states
 
     def of_token(self, x: Traced, b: Traced, c: Traced, g: Traced, t: Traced) -> Traced:
         """A number of each token, from an array [batches, tokens, groups or 1]; 0 behind the last token."""
@@ -143,12 +231,22 @@ class _Chunks:
         padded = compute(shape, lambda b, t, c: where(t < self.tokens, x.clamped[b, t, c], 0))
         return self.stages.store(padded, "whole chunks")
 
-    def _vectors(self, x: Traced, heads: int) -> View:
-        """The matrices of a chunk in an array [batches, tokens, groups * heads * size]: a row for each token."""
+    def _vectors(self, x: Traced, heads: int, copies: int = 1) -> View:
+        """The matrices of a chunk in an array [batches, tokens, groups * heads * size]: a row for each token.
+
+        One head may count as several `copies`.
+        """
         line = x.shape[2]
         size = line // (self.groups * heads)
-        strides = (self.chunks * self.chunk * line, self.chunk * line, heads * size, size, line, 1)
-        return View(source_of(x), (*self.stack, heads, self.chunk, size), strides)
+        strides = (
+            self.chunks * self.chunk * line,
+            self.chunk * line,
+            heads * size,
+            size if copies == 1 else 0,
+            line,
+            1,
+        )
+        return View(source_of(x), (*self.stack, heads * copies, self.chunk, size), strides)
 
     def _multiply(
         self,
@@ -189,69 +287,74 @@ class _Chunks:
             return steps[b, t, head // self.queries, head % self.queries, column % self.values]
 
         shape = (*tokens, self.groups * self.queries * self.values)
-        return [stages.store(compute(shape, element), "outputs"), self._as_past(last)]
+        return [stages.store(compute(shape, element), "outputs"), last]
 
-    def results(self) -> list[Traced]:
+    def results(self, columns: Sequence[int], like: Traced, more: Callable[..., Traced] | None = None) -> list[Traced]:
+        """The outputs [batches, tokens, *columns] in the data type of `like`, plus `more`, and the last state."""
         self.query, self.key, self.value = map(self._whole_chunks, (self.query, self.key, self.value))
         self.decays = decays = None if self.decay is None else _Decays(self, self.decay)
-        keys, values = self._vectors(self.key, 1), self._vectors(self.value, 1)
-        queries = self._vectors(self.query, self.queries)
+        keys, values = self._vectors(self.key, 1), self._vectors(self.value, self.inner)
+        queries = self._vectors(self.query, self.queries, self.inner)
         states, last, added = (self._states if self.beta is None else self._delta_states)(keys, values)
 
         def visible(total: Traced) -> Traced:
             def element(b: Traced, c: Traced, g: Traced, h: Traced, i: Traced, j: Traced) -> Traced:
                 score = total[b, c, g, h, i, j]
-                return where(j <= i, score if decays is None else score * exp(decays.between(b, c, g, j, i)), 0)
+                if decays is not None:
+                    score = score * exp(decays.between(b, c, self.state_of(g, h), j, i))
+                return where(j <= i, score, 0)
 
             return compute(total.shape, element)
 
         def decayed(total: Traced) -> Traced:
             def element(b: Traced, c: Traced, g: Traced, h: Traced, i: Traced, v: Traced) -> Traced:
                 read = total[b, c, g, h, i, v]
-                return read if decays is None else read * decays.until[b, c, g, i]
+                return read if decays is None else read * decays.until[b, c, self.state_of(g, h), i]
 
             return compute(total.shape, element)
 
         scores = self._multiply("scores in chunks", queries, keys, visible, b_transpose=True)
         read = self._multiply("reads of states before chunks", queries, states, decayed)
-        return [self._outputs(scores, added, read), self._as_past(last)]
+        return [self._outputs(scores, added, read, columns, like, more), last]
 
-    def _as_past(self, state: Traced) -> Traced:
-        """A state in the data type of the first one."""
-        if self.past_state is None or self.past_state.data_type == "float32":
-            return state
-        return self.stages.store(narrow(state, self.past_state), "the last state")
-
-    def _outputs(self, scores: Traced, added: View, read: Traced) -> Traced:
-        """The outputs [batches, tokens, heads * values]."""
-
+    def _outputs(
+        self,
+        scores: Traced,
+        added: View,
+        read: Traced,
+        columns: Sequence[int],
+        like: Traced,
+        more: Callable[..., Traced] | None,
+    ) -> Traced:
         def finish(total: Traced) -> Traced:
-            def element(b: Traced, at: Traced, column: Traced) -> Traced:
-                head, v = column // self.values, column % self.values
-                c, t, g, h = at // self.chunk, at % self.chunk, head // self.queries, head % self.queries
-                return narrow((widen(total)[b, at, column] + read[b, c, g, h, t, v]) * self.scale, self.like)
+            def element(b: Traced, at: Traced, *column: Traced) -> Traced:
+                head, v = column if len(column) == 2 else (column[0] // self.values, column[0] % self.values)
+                c, t, g, h = at // self.chunk, at % self.chunk, head // self.heads, head % self.heads
+                value = (widen(total)[(b, at, *column)] + read[b, c, g, h, t, v]) * self.scale
+                # Tokens behind the last one are not read.
+                return narrow(value if more is None else value + more(b, self._within(at), *column), like)
 
             return compute(total.shape, element)
 
-        heads = self.groups * self.queries
-        shape = (self.batches, self.chunks * self.chunk, heads * self.values)
+        heads = self.groups * self.heads
+        shape = (self.batches, self.chunks * self.chunk, *columns)
         problem = product_of(View.of(source_of(scores)), added).with_rows_before(heads, shape)
-        out = self.stages.add(Products(problem, finish), self.stages.array(self._type, shape), "outputs")
+        target = self.stages.array("float16" if like.data_type == "float16" else "float32", shape)
+        out = self.stages.add(Products(problem, finish), target, "outputs")
         if self._is_whole:
             return out
-        return self.stages.store(compute((shape[0], self.tokens, shape[2]), lambda *place: out[place]), "tokens")
+        return self.stages.store(compute((shape[0], self.tokens, *columns), lambda *place: out[place]), "tokens")
 
-    @property
-    def _type(self) -> DataType:
-        return "float16" if self.like.data_type == "float16" else "float32"
+    def _within(self, at: Traced) -> Traced:
+        return at if self._is_whole else clamp(at, None, self.tokens - 1)
 
     # States ----------------------------------------------------------------------------------------------------------
 
     def _first_state(self) -> Traced:
-        if self.past_state is None:
-            shape = (self.batches, self.groups, self.size, self.values)
-            return self.stages.store(compute(shape, lambda *_: 0.0), "the first state")
-        return self.past_state if self.past_state.data_type == "float32" else self.stages.store(widen(self.past_state))
+        if self.first is not None:
+            return self.first
+        shape = (self.batches, self.states, self.size, self.values)
+        return self.stages.store(compute(shape, lambda *_: 0.0), "the first state")
 
     def _states(self, keys: View, values: View) -> tuple[View, Traced, View]:
         """The states before chunks, the last state, and the vectors that tokens add: their values."""
@@ -264,10 +367,10 @@ class _Chunks:
                 return v[b, at, column] * decays.after[(b, *place)]
 
             scaled = self.stages.store(compute(v.shape, element), "values at the ends of chunks")
-            remaining = self._vectors(scaled, 1)
+            remaining = self._vectors(scaled, self.inner)
             whole = decays.whole
         added = self._multiply("sums of chunks", keys, remaining, a_transpose=True)
-        added = self.stages.view(added, (*self.stack, self.size, self.values))
+        added = self.stages.view(added, (*self.state_stack, self.size, self.values))
         staged = recurrent_form(carry)(
             state=self._first_state(), added=added, factor=whole, axis=1, direction="forward"
         )
@@ -275,7 +378,7 @@ class _Chunks:
         return self._of_chunks(states), last, values
 
     def _of_chunks(self, states: Traced) -> View:
-        return View.of(source_of(self.stages.view(states, (*self.stack, 1, self.size, self.values))))
+        return View.of(source_of(self.stages.view(states, (*self.stack, self.inner, self.size, self.values))))
 
     # Delta rules -----------------------------------------------------------------------------------------------------
 
@@ -434,15 +537,15 @@ class _Decays:
     are added to sums of blocks.
 
     Attributes:
-        until: the factors from the start of a chunk until each token, [batches, chunks, groups, tokens].
+        until: the factors from the start of a chunk until each token, [batches, chunks, states, tokens].
         after: the factors from each token to the end of the chunk.
-        whole: the factors of whole chunks, [batches, chunks, groups].
+        whole: the factors of whole chunks, [batches, chunks, states].
     """
 
     def __init__(self, chunks: _Chunks, decay: Traced) -> None:
         count, stages = chunks.chunk, chunks.stages
         blocks = count // BLOCK
-        program = Workgroups([*chunks.stack])
+        program = Workgroups([*chunks.state_stack])
         b, c, g = program.positions
         decays, within, between = (
             program.shared_array(shape) for shape in ((count,), (count, BLOCK + 1), (blocks + 1, blocks + 1))
@@ -484,11 +587,11 @@ class _Decays:
         ]
         targets = []
         for shape, element in parts:
-            targets.append(stages.array("float32", (*chunks.stack, *shape)))
+            targets.append(stages.array("float32", (*chunks.state_stack, *shape)))
             program.write(targets[-1], shape, lambda *place: (b, c, g, *place), element)
         stages.add(program, targets[0], "decays of chunks")
         self._within, self._blocks, self.until, self.after, whole = map(of_input, targets)
-        self.whole = stages.view(whole, chunks.stack)
+        self.whole = stages.view(whole, chunks.state_stack)
 
     def between(self, b: Traced, c: Traced, g: Traced, j: Traced, i: Traced) -> Traced:
         """The sum of the tokens behind `j` until `i`, where j <= i."""
