@@ -25,7 +25,7 @@ def declare(
 
     def decorate(function: Callable[..., Declared]) -> CustomOp[Declared]:
         op: CustomOp[Declared] = CustomOp(function, function, skip=1, limits=limits, annotated=True)
-        op.__doc__ = complete(op, arguments)
+        complete(op, arguments)
         return op
 
     return decorate

@@ -26,7 +26,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import copysign
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from ..support import hints
@@ -82,12 +82,45 @@ class Limits:
 
 
 _FOR_CALLS = (
-    "add", "alternative", "cast", "casts", "convert", "default", "defaults", "examples", "explicit_arguments",
+    "add", "alternative", "cast", "casts", "convert", "default", "defaults", "doc", "examples", "explicit_arguments",
     "fillers",
     "flags", "forget_calls", "function", "infer", "inline", "positional", "positional_flags", "range_functions", "sequences",
     "narrow", "size_operands", "source", "templates", "value_ranges", "widened_limits", "widens",
 )  # fmt: skip
 """Attributes of operations for calls, back ends and Opweave's declarations, which `dir` does not list."""
+
+
+_OPERAND = re.compile(r"\bOperand\b")
+
+_OF_SIGNATURES = (
+    "parameters", "operands", "attributes", "positional", "defaults", "_converters", "sequences", "flags", "positional_flags",
+    "_has_several_results", "__signature__",
+)  # fmt: skip
+"""Attributes that members of a family share: reading 120 signatures would take several milliseconds of each start."""
+
+Text: TypeAlias = str | Callable[[], str]
+"""A text, or a function that makes it: few programs read docstrings, which take milliseconds of each start."""
+
+
+def text_of(text: Text) -> str:
+    """Return a text; make it if it is a function."""
+    return text if isinstance(text, str) else text()
+
+
+class _Docstring:
+    """`__doc__` of operations, which is made when it is first read; `of_class` is that of the class."""
+
+    def __init__(self, of_class: str | None) -> None:
+        self._of_class = of_class
+
+    def __get__(self, op: Op[..., Any] | None, owner: type) -> str | None:
+        if op is None:
+            return self._of_class
+        op.doc = text_of(op.doc)
+        return op.doc
+
+    def __set__(self, op: Op[..., Any], text: Text) -> None:
+        op.doc = text
 
 
 def _differ(value: object, default: object) -> bool:
@@ -121,35 +154,45 @@ class Op(Generic[P, R]):
         is_draft: whether only drafts of the specification have the operation; contexts need `drafts=True` for it.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str, doc: str, limits: Mapping[str, Limits]) -> None:
+    __doc__ = _Docstring(__doc__)  # type: ignore[assignment]
+
+    parameters: dict[str, inspect.Parameter]
+    operands: tuple[str, ...]
+    attributes: tuple[str, ...]
+    positional: tuple[str, ...]
+    defaults: dict[str, Any]
+    sequences: set[str]
+    flags: dict[str, int]
+    positional_flags: tuple[int, ...]
+    __signature__: inspect.Signature
+    _converters: dict[str, Converter]
+    _has_several_results: bool
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        name: str,
+        doc: Text,
+        limits: Mapping[str, Limits],
+        family: Op[..., Any] | None = None,
+    ) -> None:
+        """Declare an operation by its function; `family` is an operation with the same one."""
         self.function, self.name, self.__name__, self.__qualname__ = function, name, name, name
-        self.__doc__, self.__module__ = doc, function.__module__
+        self.doc, self.__module__ = doc, function.__module__
         self.__wrapped__ = function  # for doctest and `inspect.getsource`
-        signature = inspect.signature(function)
-        parameters = list(signature.parameters.values())[1:]
-        self.parameters = {p.name: p for p in parameters}
-        self.operands = tuple(p.name for p in parameters if self._is_operand(p))
-        self.attributes = tuple(p.name for p in parameters if p.name not in self.operands and p.name != "label")
-        self.positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
-        self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-        self._converters = {p.name: self._converter(p) for p in parameters if p.name in self.attributes}
-        self.sequences = {p.name for p in parameters if p.name in self.operands and "Sequence[" in p.annotation}
-        # For calls on arrays: the kinds of parameters (2: a sequence of operands, 1: an operand, 0: an attribute), and calls
-        # that were validated before.
-        self.flags = {
-            n: 2 if n in self.sequences else int(n in self.operands) for n in (*self.operands, *self.attributes)
-        }
-        self.positional_flags = tuple(self.flags[name] for name in self.positional)
+        if family is None:
+            self._read_signature(function)
+        else:
+            for attribute in _OF_SIGNATURES:
+                setattr(self, attribute, getattr(family, attribute))
+        # Calls on arrays that were validated before.
         self.templates: Cache[Any, Any] = Cache(TEMPLATES, raw=True)
         self.fillers: dict[str, Callable[..., Any]] = {}
         self.casts: dict[str, str] = {}
-        several = "tuple" in str(signature.return_annotation)
-        public = str(signature.return_annotation).replace("Desc", "MLOperand")
-        self.__signature__ = signature.replace(return_annotation=public)
         first = next(iter(limits), "")
         same = Limits(first, ranks=first)
         self.limits: dict[str, Limits] = {**limits}
-        if not several and "output" not in limits:
+        if not self._has_several_results and "output" not in limits:
             self.limits["output"] = same
         self.decomposition: Callable[..., Any] | None = None
         self.formula: Callable[..., Any] | None = None
@@ -163,6 +206,29 @@ class Op(Generic[P, R]):
         self.widens = True
         self._all_limits: dict[str, Limits] | None = None
         self.size_operands: frozenset[str] = frozenset()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__doc__ = _Docstring(cls.__doc__)  # type: ignore[assignment]
+
+    def _read_signature(self, function: Callable[..., Any]) -> None:
+        signature = inspect.signature(function)
+        parameters = list(signature.parameters.values())[1:]
+        self.parameters = {p.name: p for p in parameters}
+        self.operands = tuple(p.name for p in parameters if self._is_operand(p))
+        self.attributes = tuple(p.name for p in parameters if p.name not in self.operands and p.name != "label")
+        self.positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+        self.defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        self._converters = {p.name: self._converter(p) for p in parameters if p.name in self.attributes}
+        self.sequences = {p.name for p in parameters if p.name in self.operands and "Sequence[" in p.annotation}
+        # The kinds of parameters for calls on arrays (2: a sequence of operands, 1: an operand, 0: an attribute).
+        self.flags = {
+            n: 2 if n in self.sequences else int(n in self.operands) for n in (*self.operands, *self.attributes)
+        }
+        self.positional_flags = tuple(self.flags[name] for name in self.positional)
+        results = str(signature.return_annotation)
+        self._has_several_results = "tuple" in results
+        self.__signature__ = signature.replace(return_annotation=results.replace("Desc", "MLOperand"))
 
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
@@ -192,13 +258,17 @@ class Op(Generic[P, R]):
 
         `doc` replaces the first line of the docstring; in the others, `{x}` stands for the data types of an operand `x`.
         """
-        family = inspect.cleandoc(self.__doc__ or "").partition("\n")[2]
-        limits = {**self.limits, **limits}
-        for operand, limit in limits.items():
-            if not isinstance(limit.data_types, str):
-                types = "any data type" if limit.data_types == ANY else either(limit.data_types)
-                family = family.replace(f"{{{operand}}}", types)
-        member: Op[P, R] = Op(self.function, name, f"{doc}\n{family}\n{inspect.cleandoc(example)}".rstrip(), limits)
+        limits, source = {**self.limits, **limits}, self.doc
+
+        def member_doc() -> str:
+            family = inspect.cleandoc(text_of(source)).partition("\n")[2]
+            for operand, limit in limits.items():
+                if not isinstance(limit.data_types, str):
+                    types = "any data type" if limit.data_types == ANY else either(limit.data_types)
+                    family = family.replace(f"{{{operand}}}", types)
+            return f"{doc}\n{family}\n{inspect.cleandoc(example)}".rstrip()
+
+        member: Op[P, R] = Op(self.function, name, member_doc, limits, self)
         member.fillers, member.casts, member.range_functions = self.fillers, self.casts, self.range_functions
         member.updates = self.updates
         return member
@@ -219,7 +289,7 @@ class Op(Generic[P, R]):
         return function
 
     def _is_operand(self, parameter: inspect.Parameter) -> bool:
-        return re.search(r"\bOperand\b", parameter.annotation) is not None
+        return _OPERAND.search(parameter.annotation) is not None
 
     def _converter(self, parameter: inspect.Parameter) -> Converter:
         return converter(parameter.annotation, self.function)
@@ -531,6 +601,6 @@ def op(**limits: Limits) -> _Declare:
     """
 
     def declare(function: Callable[..., Any], /) -> Any:
-        return Op(function, function.__name__, inspect.getdoc(function) or "", limits)
+        return Op(function, function.__name__, lambda: inspect.getdoc(function) or "", limits)
 
     return declare

@@ -100,7 +100,7 @@ class CustomOp(Op[..., Any], Generic[Declared]):
         signature = read_signature(source, skip)
         rule.__signature__ = signature  # type: ignore[attr-defined]
         rule.__module__ = source.__module__
-        super().__init__(rule, source.__name__, inspect.getdoc(source) or "", limits)
+        super().__init__(rule, source.__name__, lambda: inspect.getdoc(source) or "", limits)
         self.__wrapped__, self.__qualname__ = source, source.__qualname__
         self.__signature__ = public(signature)
         self._check_declared(limits)

@@ -74,12 +74,24 @@ def _method(op: Op[..., Any]) -> Callable[..., Any]:
     return method
 
 
+class _LateMethod:
+    """A method of operands and arrays, which replaces this when it is first read: programs call few of them."""
+
+    def __init__(self, op: Op[..., Any]) -> None:
+        self._op = op
+
+    def __get__(self, instance: Operators | None, owner: type) -> Any:
+        method = _method(self._op)
+        setattr(Operators, self._op.name, method)
+        return method.__get__(instance, owner)
+
+
 globals().update(_LISTING)  # type checkers read the names in `signatures`
 for _name, _op in _LISTING.items():
-    _op.__doc__ = complete(_op)
+    complete(_op)
     setattr(Operations, _name, _op)
     if _op.positional[0] not in _op.sequences:
-        setattr(Operators, _name, _method(_op))
+        setattr(Operators, _name, _LateMethod(_op))
 _MOVES = """
 expand gather gather_elements gather_nd identity pad reshape reverse scatter_elements scatter_nd slice split squeeze tile
 transpose triangular unsqueeze
@@ -96,7 +108,8 @@ for _name, _operands in _NARROW.items():
     _DECLARED[_name].narrow = frozenset(_operands)
 for _name in _NAMES_OF_DRAFTS.split():
     _op = _DECLARED[_name]
-    _op.is_draft, _op.__doc__ = True, complete(_op)
+    _op.is_draft = True
+    complete(_op)
     setattr(Operations, _name, _op)
 
 

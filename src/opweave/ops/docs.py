@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..core.dtypes import ANY
-from ..core.operation import N, Op
+from ..core.operation import N, Op, text_of
 from ..support.names import either
 
 _ARGUMENTS = {
@@ -33,18 +33,23 @@ _SHORT_SECTION = re.compile(r"^(Returns|Raises): (.*)((?:\n    .*)*)\n?", re.MUL
 """A section that is a sentence; further lines are indented."""
 
 
-def complete(op: Op[..., Any], arguments: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the docstring with the arguments, sections and imports that its source leaves out.
+def complete(op: Op[..., Any], arguments: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Let the docstring have the arguments, sections and imports that its source leaves out, when it is read.
 
     `arguments` describes parameters that several operations share.
     """
+    source = op.doc
+    op.doc = lambda: _complete(op, text_of(source), arguments)
+
+
+def _complete(op: Op[..., Any], source: str, arguments: Mapping[str, str]) -> str:
     first = op.positional[0] if op.positional else ""
     result = f"An operand of the data type and shape of `{first}`."
     error = "shapes that do not fit" if len(op.operands) > 1 else f"`{first}` has another data type"
     error = "there is no such axis" if "axis" in op.attributes else error
     imports = ">>> import numpy as np, opweave as ow\n"
-    summary, newline, rest = (op.__doc__ or "").partition("\n")
-    shared = f"\n\n{sentence}\n" if (sentence := _shared_type(op, arguments)) else newline
+    summary, newline, rest = source.partition("\n")
+    shared = f"\n\n{sentence}\n" if (sentence := _shared_type(op, source, arguments)) else newline
 
     def argument(name: str) -> str:
         return arguments.get(name) or _argument(op, name)
@@ -52,7 +57,7 @@ def complete(op: Op[..., Any], arguments: Mapping[str, str] = MappingProxyType({
     return fill(summary + shared + rest, op.parameters, argument, result, error, imports)
 
 
-def _shared_type(op: Op[..., Any], arguments: Mapping[str, str]) -> str:
+def _shared_type(op: Op[..., Any], source: str, arguments: Mapping[str, str]) -> str:
     """Return the sentence on operands that have the data type of the first one, unless their descriptions say so."""
     if not op.operands:
         return ""
@@ -61,7 +66,7 @@ def _shared_type(op: Op[..., Any], arguments: Mapping[str, str]) -> str:
     is_told = any("data type" in arguments.get(name, "") for name in same)
     if same and not is_told:
         starts = tuple([f"    {name}: " for name in same])  # a pattern for each operation would take a millisecond
-        is_told = any(line.startswith(starts) and "data type" in line for line in (op.__doc__ or "").splitlines())
+        is_told = any(line.startswith(starts) and "data type" in line for line in source.splitlines())
     if not same or is_told or len(op.limits[first].data_types) == 1:
         return ""
     return f"All {'' if same == others else 'other '}operands have the data type of `{first}`."
