@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
+from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
@@ -235,9 +236,9 @@ def main(names: Annotated[list[str] | None, typer.Argument(help="operations; def
     made = [f"{by} on: {on}."]
     made += [" ".join(map(str, astuple(winner))) for winner in found]
     if names:
-        lines = PATH.read_text(encoding="utf-8").splitlines()
+        lines = Path(PATH).read_text(encoding="utf-8").splitlines()
         made = [line for line in lines if not line.startswith(by) and line.split()[1] not in names] + made
-    PATH.write_text("\n".join([*made, ""]), encoding="utf-8")
+    Path(PATH).write_text("\n".join([*made, ""]), encoding="utf-8")
     if not names:
         header = ["Operation", *(f"{math.prod(shape):,}" for shape in MATRICES), "Loop from"]
         note = (

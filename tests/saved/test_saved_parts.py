@@ -135,6 +135,26 @@ print(ow.lazy.statistics.code_compiled, graph.explain(), file=sys.stderr)
     assert "Halide" in done.stderr.decode(), "the graph has no compiled loop"
 
 
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_load_imports_no_composites_for_operations_of_the_specification(engine: str, tmp_path: Path) -> None:
+    pytest.importorskip(engine)
+    path = tmp_path / "graph.opweave"
+    builder = ow.MLGraphBuilder(ow.ml.create_context(backend=engine, accelerated=False))
+    x = builder.input("x", "float32", [1, 4, 8, 8])
+    y = builder.max_pool2d(
+        builder.conv2d(x, builder.constant(np.ones((4, 4, 3, 3), "float32"))).relu(), window_dimensions=[6, 1]
+    )
+    rows = builder.gather(builder.transpose(y).reshape([4, 6]), builder.constant(np.int32([0, 2])))
+    builder.build({"y": builder.softmax(builder.layer_normalization(rows), axis=1)}).save(path)
+    code = f"""
+import sys, opweave as ow
+ow.ml.create_context(backend={engine!r}, accelerated=False).load({str(path)!r})
+print(*(name for name in sys.modules if name.startswith(("opweave.composites.", "opweave.custom"))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout.split() == []
+
+
 def test_load_does_not_run_parts_that_were_changed(tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "graph.opweave"
     saved(path)

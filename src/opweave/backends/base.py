@@ -440,11 +440,12 @@ class Backend(RuleTable, ABC):
 
     def computes_types_of(self, node: Node) -> bool:
         """Whether all operands and results of a node have data types that the back end computes with, or casts between."""
-        from ..core.graph import data_types_of, is_widening
+        data_types = node.data_types
+        if self.stores:
+            from ..core.graph import is_widening
 
-        data_types = node.remember(data_types_of)
-        if self.stores and is_widening(node):
-            data_types = data_types.difference(self.stores)
+            if is_widening(node):
+                data_types = data_types.difference(self.stores)
         return data_types.issubset(self.computes)
 
     def supports(self, node: Node) -> bool:

@@ -58,6 +58,7 @@ class RuleTable:
 
     def __init__(self) -> None:
         self._rules: dict[Op[..., Any], list[Rule]] = {}
+        self._of_composites: dict[str, list[Rule]] = {}
         # Copies of a back end share the rules and their loading.
         self._loading = _Loading(self.load, self.load_for)
 
@@ -66,18 +67,34 @@ class RuleTable:
         """Rules by operation, in the order in which they are tried; loaded on first use."""
         if not self._loading.is_done:
             self._loading.run()
+        from .. import composites  # imported late, because most graphs have none
+
+        for name in self._of_composites:
+            self._registered(getattr(composites, name))
         return self._rules
 
     @rules.setter
     def rules(self, rules: dict[Op[..., Any], list[Rule]]) -> None:
-        self._rules, self._loading = rules, _Loading()
+        self._rules, self._of_composites, self._loading = rules, {}, _Loading()
 
     def rules_of(self, op: Op[..., Any]) -> Sequence[Rule]:
         """The rules of an operation, in the order in which they are tried; loaded on first use, with those of its module."""
         loading = self._loading
         if not (loading.is_done or op.__module__ in loading.modules):
             loading.run(op.__module__)
-        return self._rules.get(op, ())
+        return self._registered(op)
+
+    def _registered(self, op: Op[..., Any] | str) -> Sequence[Rule]:
+        """The rules of an operation, or of a composite of this name, that are registered so far."""
+        if isinstance(op, str):
+            return self._of_composites.get(op, ())
+        rules = self._rules.get(op)
+        if rules is None and op.name in self._of_composites:
+            from ..composites import is_composite
+
+            if is_composite(op, op.name):  # users' operations may have the same name
+                rules = self._rules[op] = self._of_composites[op.name]
+        return rules or ()
 
     def load(self) -> None:
         """Import the modules that register rules, on first use. Most processes never load the rules of GPUs."""
@@ -87,9 +104,12 @@ class RuleTable:
         self._loading.run()
 
     def lower(
-        self, *ops: Op[..., Any], when: Callable[..., bool] | None = None
+        self, *ops: Op[..., Any] | str, when: Callable[..., bool] | None = None
     ) -> Callable[[RuleFunction], RuleFunction]:
         """Register the decorated function as the rule of `ops`, tried after earlier ones.
+
+        A text is the name of a composite, whose module is not imported then. All rules of a back end for a composite are
+        registered in one of the two ways.
 
         Raises:
             ValidationError: an op already has a rule for all nodes, so that no later rule would be tried.
@@ -97,9 +117,16 @@ class RuleTable:
 
         def register(function: RuleFunction) -> RuleFunction:
             for op in ops:
-                is_open = all(rule.when is not None for rule in self.rules_of(op))
-                require(is_open, f"{self.name}: {op.name} has a rule already")
-                self._rules.setdefault(op, []).append(Rule(function, when))
+                present = self._registered(op) if isinstance(op, str) else self.rules_of(op)
+                name = op if isinstance(op, str) else op.name
+                is_open = all(rule.when is not None for rule in present)
+                require(is_open, f"{self.name}: {name} has a rule already")
+                if isinstance(op, str):
+                    self._of_composites.setdefault(op, []).append(Rule(function, when))
+                elif present:
+                    self._rules[op].append(Rule(function, when))
+                else:
+                    self._rules[op] = [Rule(function, when)]
             return function
 
         return register

@@ -11,7 +11,7 @@ from ..backends import Backend
 from ..composites.control import branch, directions_of, loop, stacked_number
 from ..composites.placement import tensor_scatter
 from ..core.bodies import Body, add_input, body_of
-from ..core.graph import Desc, Graph, Node, Operand, add_like, add_node, is_beyond, map_operands
+from ..core.graph import Desc, Graph, Node, Operand, add_like, add_node, map_operands
 from ..core.guards import estimate
 from ..core.operation import Op
 from ..custom.recurrence import recur
@@ -149,7 +149,7 @@ def _is_short(node: Node) -> bool:
 
 def _is_step(node: Node) -> bool:
     """Whether an operation may be part of the formula of a step."""
-    return (node.op.formula is not None or node.op in FORMULAS) and not is_beyond(node)
+    return (node.op.formula is not None or node.op in FORMULAS) and not node.is_beyond
 
 
 def _formula_of(op: Op[..., Any]) -> Callable[..., Any]:

@@ -6,17 +6,16 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ..backends import KEEPS_FLOAT32, Backend, How, Placement, PowerPreference, Runner, Spinning, discover
-from ..core.graph import Graph, Node, Operand, is_beyond, map_operands
+from ..core.graph import Graph, Node, Operand, map_operands
 from ..core.guards import guarded_sizes
 from ..core.specialise import node_at
 from ..core.value_ranges import input_ranges
 from ..expr import kernels, limits
-from ..expr.recurrence import Recurrence
 from ..kernels import KernelCall, PreparedKernel
 from ..kernels.expression import descs_of, program_of_nodes
 from ..memory.spaces import HOST
@@ -34,6 +33,9 @@ from .legalise import cut_out, legalise
 from .loops import EXPRESSION, fits, work
 from .partition import LoopFusion, Segment, partition
 from .widen import may_widen
+
+if TYPE_CHECKING:
+    from ..expr.recurrence import Recurrence
 
 FOLDED = "a constant, computed when the graph was built"
 ABSORBED = "narrow numbers, which the operations behind it read as they are"
@@ -261,7 +263,7 @@ def _choose_for(
     """Choose what runs each node, and decompose the nodes that nothing runs whole."""
     host = _host_of(backend)
     stand_in = None if host.stand_in is None else _set_precision(discover()[host.stand_in], backend)
-    others = _type_stand_ins(host) if any(map(is_beyond, full.nodes)) else []
+    others = _type_stand_ins(host) if any(node.is_beyond for node in full.nodes) else []
     engines: dict[Hashable, tuple[Backend, str]] = {
         engine.name: (engine, "cpu") for engine in (*others, stand_in, host) if engine
     }

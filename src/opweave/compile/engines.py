@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, fields
 from typing import Any
 
 from ..backends import Backend
@@ -226,6 +225,7 @@ def keep(digest: str, measurement: Measurement, on: str = "") -> bool:
     `on` is a result of `versions`, by default that of the measurement.
     """
     import json
+    from dataclasses import asdict
 
     key = key_of(digest, measurement.machine, on or measurement.versions)
     measured = {item.subject: item for item in _parse(disk_cache.load(key, KIND))} | {measurement.subject: measurement}
@@ -308,6 +308,7 @@ def _parse(data: bytes | None) -> list[Measurement]:
     if data is None:
         return []
     import json
+    from dataclasses import fields
 
     names = [item.name for item in fields(Measurement)]
     try:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from .. import ops
 from ..composites import is_composite
-from ..core.graph import Graph, Node, Operand, is_beyond
+from ..core.graph import Graph, Node, Operand
 from ..core.guards import estimate
 from ..core.sizes import is_static
 from ..support.errors import NotSupportedError
@@ -62,7 +62,7 @@ def move_to_loops(
     expressions = {node for node in graph.nodes if kinds[node] == EXPRESSION}
     # Nodes of the engine that could be compiled loops.
     able = {
-        node for node in graph.nodes if kinds[node] == engine and node.op.formula is not None and not is_beyond(node)
+        node for node in graph.nodes if kinds[node] == engine and node.op.formula is not None and not node.is_beyond
     }
     winners = {node for node in able if wins(node, engine)}
     is_large = any(estimate(output.desc.element_count) >= MIN_ELEMENTS for n in graph.nodes for output in n.outputs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from ..core.graph import Desc, Graph, Node, Operand, add_like, add_node, is_beyond, iter_operands
+from ..core.graph import Desc, Graph, Node, Operand, add_like, add_node, iter_operands
 from ..core.sizes import is_same_shape, is_static
 from ..custom.recurrence import recur
 from ..expr.halide.stages import DEAR
@@ -129,7 +129,7 @@ class _Fusion:
             and op.formula is not None
             and not op.is_alternative
             and len(node.outputs) == 1
-            and not is_beyond(node)
+            and not node.is_beyond
             and self.may_fuse(node)
         )
 

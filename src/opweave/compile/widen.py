@@ -9,13 +9,13 @@ from .. import ops
 from ..backends import Backend
 from ..composites import is_composite
 from ..core.dtypes import INFO, WIDENED
-from ..core.graph import Node, Operand, data_types_of, is_beyond, is_widening, map_operands
+from ..core.graph import Node, Operand, is_widening, map_operands
 
 
 def may_widen(node: Node, backend: Backend) -> bool:
     """Whether casts around a node leave the back end with data types that it computes."""
-    beyond = node.remember(data_types_of).difference(backend.computes)
-    return bool(beyond) and is_beyond(node) and not is_widening(node) and beyond.issubset(backend.stores)
+    beyond = node.data_types.difference(backend.computes)
+    return bool(beyond) and node.is_beyond and not is_widening(node) and beyond.issubset(backend.stores)
 
 
 def wide_decomposition(node: Node) -> Callable[..., Any]:

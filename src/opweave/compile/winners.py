@@ -5,9 +5,9 @@ Each line of winners.txt is a `Winner`. Kernels of one engine differ little betw
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import composites, ops
@@ -26,7 +26,7 @@ MIN_GAIN = 1.5
 MIN_GAIN_OF_PRODUCTS = 1.2
 """The same for matrix products, whose loop includes the epilogue that the engine would have fused, such as an activation."""
 
-PATH = Path(__file__).with_name("winners.txt")
+PATH = os.path.join(os.path.dirname(__file__), "winners.txt")
 
 
 @record(eq=True)
@@ -50,7 +50,8 @@ class Winner:
 @cache
 def winners() -> list[Winner]:
     """All lines of the table."""
-    lines = (line.split() for line in PATH.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+    with open(PATH, encoding="utf-8") as file:
+        lines = [line.split() for line in file if not line.startswith("#")]
     return [Winner(engine, op, form, type, int(least), float(gain)) for engine, op, form, type, least, gain in lines]
 
 

@@ -214,6 +214,16 @@ class Node:
         return title(self.op.name, self.label)
 
     @property
+    def data_types(self) -> frozenset[str]:
+        """The data types of operands and results. They are kept: back ends ask several times for each node."""
+        return self.remember(_data_types_of)
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether an operand or a result has a data type beyond the specification."""
+        return not self.data_types <= _SPECIFIED
+
+    @property
     def updates(self) -> dict[Operand, Operand]:
         """Results that may use the memory of an operand, and these operands."""
         updates = {}
@@ -437,14 +447,8 @@ class Builder:
 _SPECIFIED = frozenset(dtypes.ANY)
 
 
-def data_types_of(node: Node) -> frozenset[str]:
-    """The data types of operands and results. `Node.remember` keeps them: back ends ask several times for each node."""
+def _data_types_of(node: Node) -> frozenset[str]:
     return frozenset([operand.data_type for operand in (*node.operands, *node.outputs)])
-
-
-def is_beyond(node: Node) -> bool:
-    """Whether an operand or a result of a node has a data type beyond the specification."""
-    return not node.remember(data_types_of) <= _SPECIFIED
 
 
 def is_widening(node: Node) -> bool:

@@ -154,7 +154,7 @@ class Op(Generic[P, R]):
         is_draft: whether only drafts of the specification have the operation; contexts need `drafts=True` for it.
     """
 
-    __doc__ = _Docstring(__doc__)  # type: ignore[assignment]
+    __doc__ = _Docstring(__doc__)
 
     parameters: dict[str, inspect.Parameter]
     operands: tuple[str, ...]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from ..context.builder import NamedBuilder, build_variants
@@ -20,6 +20,9 @@ from .container import Container, ContainerWriter, read_json
 from .graphs import GraphReader, GraphWriter, decode_guards, decode_hints, encode_guards, encode_hints
 from .parts import FileParts, add_exported, add_parts, seal
 from .values import Damaged
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MANIFEST = "opweave.manifest"
 
@@ -87,7 +90,7 @@ def load_file(
     check: Callable[[Mapping[str, Operand]], object] = lambda outputs: None,
 ) -> MLGraph:
     """Read a graph from a file, and compile it; `check` gets the outputs before that."""
-    require(isinstance(path, (str, Path)), f"load: path must be a path, got {short_repr(path)}")
+    require(isinstance(path, (str, PathLike)), f"load: path must be a path, got {short_repr(path)}")
     require_flags(trusted=trusted)
     check_alive(context)
     container = Container.open(path)

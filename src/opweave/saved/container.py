@@ -15,8 +15,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -25,6 +24,9 @@ from ..memory.host import ALIGNMENT
 from ..support.errors import DataError
 from ..support.files import atomic_writer
 from ..support.names import short_repr
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FORMAT = "opweave"
 
@@ -141,7 +143,7 @@ class Container:
         Raises:
             DataError: there is no such file; it is of another format, a later version, truncated or damaged.
         """
-        name = os.fspath(path)
+        name = os.fsdecode(path)
         whole = _map(name)
         if whole.nbytes < 8:
             raise DataError(f"{name}: a saved graph has at least 8 bytes, got {whole.nbytes}")

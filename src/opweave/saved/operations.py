@@ -62,8 +62,8 @@ def find_operation(reference: str, path: str, may_import: bool) -> Op[..., Any]:
     """
     module, _, name = reference.partition(":")
     if module == STANDARD:
-        op = standard_operations().get(name)
-        if op is None:
+        op = vars(Operations).get(name)
+        if not isinstance(op, Op):
             raise NotSupportedError(f"{path}: WebNN has no operation {short_repr(name)} in this version of Opweave")
         return op
     value = _find(module, name, path, may_import)

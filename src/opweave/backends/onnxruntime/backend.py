@@ -35,7 +35,7 @@ class OnnxRuntime(Backend):
 
     def __init__(self) -> None:
         super().__init__()
-        self._contrib: set[Op[..., Any]] = set()
+        self._contrib: set[Op[..., Any] | str] = set()
         self._in_files: dict[Op[..., Any], Rule] = {}
         self._by_plugin: dict[Plugin, OnnxRuntime] = {}
         self._arenaless: dict[OnnxRuntime, OnnxRuntime] = {}
@@ -97,17 +97,13 @@ class OnnxRuntime(Backend):
         return pool_threads(self.threads)
 
     def rule(self, node: Node) -> Rule | None:
-        from ...core.graph import is_beyond
-
         if self.plugin is not None and node.op.bodies:
             return None  # the runtime repeats the body, whose nodes the provider may lack
         rule = None if self._provider_fault(node) else super().rule(node)
-        return rule if rule is None or not is_beyond(node) or self._has_kernels(node, rule) else None
+        return rule if rule is None or not node.is_beyond or self._has_kernels(node, rule) else None
 
     def computes_types_of(self, node: Node) -> bool:
-        from ...core.graph import is_beyond
-
-        if not is_beyond(node):
+        if not node.is_beyond:
             return True
         from ...ops.quantization import dequantize_linear
 
@@ -160,14 +156,14 @@ class OnnxRuntime(Backend):
         return why_not(self.plugin.provider, node)
 
     def rename(
-        self, names: Mapping[Op[..., Any], str], when: Callable[..., bool] | None = None, domain: str = ""
+        self, names: Mapping[Op[..., Any] | str, str], when: Callable[..., bool] | None = None, domain: str = ""
     ) -> None:
         """Register a rule for each op that differs from an ONNX operator of `domain` only in its name."""
         for op, op_type in names.items():
-            (self.lower_contrib if domain else self.lower)(op, when=when)(_operator_rule(op, op_type, domain))
+            (self.lower_contrib if domain else self.lower)(op, when=when)(_operator_rule(op_type, domain))
 
     def lower_contrib(
-        self, op: Op[..., Any], when: Callable[..., bool] | None = None
+        self, op: Op[..., Any] | str, when: Callable[..., bool] | None = None
     ) -> Callable[[RuleFunction], RuleFunction]:
         """Register a rule that emits operators outside of ONNX's own domain."""
         self._contrib.add(op)
@@ -184,7 +180,11 @@ class OnnxRuntime(Backend):
 
     def is_portable(self, node: Node) -> bool:
         """Whether the rule of `node` emits ONNX's own operators only, which any engine runs."""
-        return self.supports(node) and node.op not in self._contrib
+        from ...composites import is_composite
+
+        op = node.op
+        is_contrib = op in self._contrib or (op.name in self._contrib and is_composite(op, op.name))
+        return self.supports(node) and not is_contrib
 
     def has_rule_in_files(self, node: Node) -> bool:
         """Whether there is a rule for `node` in a file of a model with names."""
@@ -293,9 +293,9 @@ class OnnxRuntime(Backend):
         return map_operands(graph.outputs, lookup), done
 
 
-def _operator_rule(op: Op[..., Any], op_type: str, domain: str) -> RuleFunction:
+def _operator_rule(op_type: str, domain: str) -> RuleFunction:
     def rule(ctx: Emitter, **arguments: Any) -> Any:
-        operands = [arguments.pop(name) for name in op.operands]
+        operands = [arguments.pop(name) for name in ctx.node.op.operands]
         return ctx.emit(op_type, *operands, domain=domain, **arguments)
 
     return rule

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -96,6 +95,8 @@ def compile(
         written = onnx.ModelProto.FromString(proto).graph
         recording = KernelRecording(options, written, lambda name: ctx.labels.get(name, ""), is_readable=plugin is None)
     if ctx.any_size and not measures:
+        from dataclasses import replace
+
         key = proto, replace(settings, threads=options.intra_op_num_threads)
         loaded = _share(key, weights, lambda: _load(proto, weights, ctx, options))
     else:

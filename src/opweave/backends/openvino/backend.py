@@ -158,9 +158,7 @@ def _constants(ctx: Emitter, node: Node, operands: Iterable[Value]) -> list[Valu
     The engine would fold with the rounding of its kernels, and in place, even if other nodes read the operand. 8-bit weights,
     tables, and large constants are left to the engine.
     """
-    from ..reference import reference
-
-    if node in ctx.dequantised.weights or node in ctx.dequantised.tables or not reference.supports(node):
+    if node in ctx.dequantised.weights or node in ctx.dequantised.tables:
         return None
     count = sum(output.desc.element_count for output in node.outputs)
     arrays: dict[Operand, np.ndarray] = {}
@@ -170,6 +168,10 @@ def _constants(ctx: Emitter, node: Node, operands: Iterable[Value]) -> list[Valu
         arrays[operand] = value.array
         count += value.array.size
     if not arrays or count > MOST_FOLDED:
+        return None
+    from ..reference import reference  # most graphs do without its rules
+
+    if not reference.supports(node):
         return None
     return [ctx.add_constant(array) for array in reference.evaluate(node, arrays)]
 

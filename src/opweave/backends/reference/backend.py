@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core.casts import cast_array, compute_form
 from ...core.dtypes import INFO, DataType, is_float, numpy_type
-from ...core.graph import Desc, Graph, Node, Operand, is_beyond, iter_operands, map_operands
+from ...core.graph import Desc, Graph, Node, Operand, iter_operands, map_operands
 from ...core.specialise import node_at
 from ...support.errors import OperationError, ValidationError
 from .. import Backend, Device, How, PowerPreference, RuleFunction, Runner, Spinning
@@ -58,7 +58,7 @@ class Reference(Backend):
         if super().supports(node) or node.op.recurrence is not None:
             return True
         has_formula = node.op.formula is not None and not node.op.is_alternative
-        if not has_formula or not is_beyond(node) or any(INFO[o.data_type].is_narrow for o in node.operands):
+        if not has_formula or not node.is_beyond or any(INFO[o.data_type].is_narrow for o in node.operands):
             return False
         try:
             _formula_of(node)

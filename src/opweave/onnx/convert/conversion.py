@@ -10,7 +10,7 @@ import numpy as np
 
 from ...context.builder import MLGraphBuilder
 from ...core.dtypes import ANY, INFO, is_float
-from ...core.graph import MLOperand, is_beyond
+from ...core.graph import MLOperand
 from ...ops.constants import constant
 from ...support.hints import meant
 from ...support.names import count_of
@@ -82,7 +82,7 @@ def _check_nodes(builder: MLGraphBuilder, results: Sequence[Any], inputs: Sequen
             continue
         seen.update(node.outputs)
         pending += node.operands
-        if is_beyond(node):
+        if node.is_beyond:
             from ...compile.driver import can_run  # models of other types do without its imports
 
             types = dict.fromkeys(operand.data_type for operand in (*node.operands, *node.outputs))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from ....composites import activation as composites, convolve, pool
+from ....composites import is_composite
 from ....core.dtypes import INFO, is_float
 from ....core.graph import Graph, Operand
 from ....core.shapes import broadcasts_to
@@ -18,10 +18,10 @@ from .shared import is_single
 ort.rename({ops.gelu: "Gelu", ops.hard_swish: "HardSwish"})
 ort.rename({ops.softplus: "Softplus", ops.softsign: "Softsign"})
 ort.rename({ops.elu: "Elu", ops.hard_sigmoid: "HardSigmoid", ops.leaky_relu: "LeakyRelu"})
-ort.rename({composites.thresholded_relu: "ThresholdedRelu"}, when=is_single)
-ort.rename({composites.quick_gelu: "QuickGelu"}, when=is_single, domain=MICROSOFT)
+ort.rename({"thresholded_relu": "ThresholdedRelu"}, when=is_single)
+ort.rename({"quick_gelu": "QuickGelu"}, when=is_single, domain=MICROSOFT)
 # The kernel refuses scalars.
-ort.rename({composites.fast_gelu: "FastGelu"}, when=lambda input: is_single(input) and input.rank > 0, domain=MICROSOFT)
+ort.rename({"fast_gelu": "FastGelu"}, when=lambda input: is_single(input) and input.rank > 0, domain=MICROSOFT)
 
 
 @ort.lower(ops.tanh)
@@ -70,10 +70,11 @@ def _(ctx: Emitter, input: Value) -> Value:
 
 _SUMS = frozenset(
     {
-        *(convolution.conv2d, convolution.conv_transpose2d, convolve.convolution, convolve.conv_transpose),
+        *(convolution.conv2d, convolution.conv_transpose2d),
         *(matrix.gemm, matrix.matmul, recurrent.gru, recurrent.lstm),
     }
 )
+_SUMMING_COMPOSITES = ("convolution", "conv_transpose")
 """Operations that add many products: errors below the rounding error of the sum are negligible."""
 
 _CARRIERS = frozenset(
@@ -82,10 +83,10 @@ _CARRIERS = frozenset(
         *(elementwise.sub, movement.concat, movement.expand, movement.pad, movement.reshape, movement.slice),
         *(reduction.reduce_max, reduction.reduce_mean, reduction.reduce_min, reduction.reduce_sum),
         *(movement.split, movement.transpose, pooling.average_pool2d, pooling.max_pool2d, convolution.resample2d),
-        *(pool.average_pool, pool.max_pool),
         *(ops.leaky_relu, ops.relu, ops.sigmoid, ops.tanh),
     }
 )
+_CARRYING_COMPOSITES = ("average_pool", "max_pool")
 """Operations that do not amplify absolute errors, unlike a logarithm or a division."""
 
 
@@ -93,7 +94,9 @@ def _exact_values(graph: Graph) -> set[Operand]:
     """Return the values whose relative error must be small: all that are not added up."""
     exact = set(graph.outputs.values())
     for node in reversed(graph.nodes):
-        if node.op not in _SUMS and (node.op not in _CARRIERS or not exact.isdisjoint(node.outputs)):
+        is_sum = node.op in _SUMS or is_composite(node.op, *_SUMMING_COMPOSITES)
+        carries = node.op in _CARRIERS or is_composite(node.op, *_CARRYING_COMPOSITES)
+        if not is_sum and not (carries and exact.isdisjoint(node.outputs)):
             exact.update(node.operands)
     return exact
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ....composites import convolve as composites
 from ....core.shapes import nearest_positions, sample_positions, smallest_size
 from ....core.sizes import Dimension, is_same_size, is_static
 from ....ops import convolution as ops
@@ -53,7 +52,7 @@ def _(
     return ctx.relayout(y, "nchw", input_layout)
 
 
-@ort.lower(composites.convolution, composites.conv_transpose)
+@ort.lower("convolution", "conv_transpose")
 def _(
     ctx: Emitter,
     input: Value,
@@ -106,7 +105,7 @@ def _convolve(
     return y
 
 
-@ort.lower(composites.deform_conv)
+@ort.lower("deform_conv")
 def _(
     ctx: Emitter,
     input: Value,
@@ -138,7 +137,7 @@ def _col2im_is_right(image_sizes: Sequence[int], window_dimensions: Sequence[int
     return len(image_sizes) == 2 or all(taps == 1 or dilation == 1 for taps, dilation in pairs)
 
 
-@ort.lower(composites.col2im, when=_col2im_is_right)
+@ort.lower("col2im", when=_col2im_is_right)
 def _(
     ctx: Emitter,
     input: Value,

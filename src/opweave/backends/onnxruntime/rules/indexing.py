@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ....composites.scatter import scatter_reduce
 from ....core.sizes import is_static
 from ....ops import indexing as ops
 from ..backend import ort
@@ -98,7 +97,7 @@ def _(ctx: Emitter, input: Value, indices: Value, updates: Value) -> Value:
     return ctx.emit("ScatterND", input, _coordinates(ctx, indices, input), updates)
 
 
-@ort.lower(scatter_reduce)
+@ort.lower("scatter_reduce")
 def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int, reduction: str) -> Value:
     # The kernels cannot reduce 16-bit floats.
     wide = "float32" if input.data_type in ("float16", "bfloat16") else input.data_type

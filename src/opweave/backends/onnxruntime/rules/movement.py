@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from math import prod
 
-from .... import composites
 from ....core.graph import Graph, Operand
 from ....core.sizes import is_same_shape, is_same_size, is_static, may_exceed
 from ....ops import movement as ops
@@ -133,12 +132,12 @@ def _(ctx: Emitter, input: Value, upper: bool, diagonal: int) -> Value:
 _BLOCKS = ("float32", "int8", "uint8")
 
 
-@ort.lower(composites.depth_to_space, when=lambda input: input.data_type in _BLOCKS)
+@ort.lower("depth_to_space", when=lambda input: input.data_type in _BLOCKS)
 def _(ctx: Emitter, input: Value, block_size: int, mode: str) -> Value:
     return ctx.emit("DepthToSpace", input, blocksize=block_size, mode=mode.upper())
 
 
-@ort.lower(composites.space_to_depth, when=lambda input: input.data_type in _BLOCKS)
+@ort.lower("space_to_depth", when=lambda input: input.data_type in _BLOCKS)
 def _(ctx: Emitter, input: Value, block_size: int) -> Value:
     return ctx.emit("SpaceToDepth", input, blocksize=block_size)
 
@@ -151,7 +150,7 @@ def _is_one_pad(input: Operand, sizes: Sequence[int]) -> bool:
     return input.data_type in _PADDED and is_static((*input.shape, *sizes))
 
 
-@ort.lower(composites.center_crop_pad, when=_is_one_pad)
+@ort.lower("center_crop_pad", when=_is_one_pad)
 def _(ctx: Emitter, input: Value) -> Value:
     # Negative padding crops: one pass over memory instead of two.
     changes = [new - old for old, new in zip(input.dims, ctx.output.shape, strict=True)]

@@ -11,8 +11,8 @@ from math import prod
 
 import numpy as np
 
-from ....composites import is_composite, normalization as composites
-from ....core.graph import Node, iter_operands
+from ....composites import is_composite
+from ....core.graph import Node, Operand, iter_operands
 from ....ops import normalization as ops
 from ....ops.convolution import conv2d
 from ..backend import ort
@@ -108,20 +108,21 @@ def _(
 ort.rename({ops.softmax: "Softmax"})
 
 
-# The kernel requires an odd size, and that alpha and beta are positive.
-ort.rename(
-    {composites.local_response_normalization: "LRN"},
-    when=lambda input, size, alpha, beta: (
-        is_single(input) and size % 2 == 1 and size <= composites.MAX_WINDOW and alpha > 0 and beta > 0
-    ),
-)
+def _has_window(input: Operand, size: int, alpha: float, beta: float) -> bool:
+    """Whether the kernel takes the size, which must be odd, and alpha and beta, which must be positive."""
+    from ....composites.normalization import MAX_WINDOW  # other graphs do without that module
+
+    return is_single(input) and size % 2 == 1 and size <= MAX_WINDOW and alpha > 0 and beta > 0
 
 
-@ort.lower_contrib(composites.rms_normalization)
+ort.rename({"local_response_normalization": "LRN"}, when=_has_window)
+
+
+@ort.lower_contrib("rms_normalization")
 def _(ctx: Emitter, input: Value, scale: Value, axis: int, epsilon: float) -> Value:
     # The engine adds this operator to ONNX's own domain, and its optimiser fuses it.
     return ctx.emit("SimplifiedLayerNormalization", input, scale, axis=axis, epsilon=epsilon, shape=input.dims)
 
 
 # For other axes, the engine transposes before and after, which is slower than the decomposition.
-ort.rename({composites.log_softmax: "LogSoftmax"}, when=lambda input, axis: is_single(input) and axis == input.rank - 1)
+ort.rename({"log_softmax": "LogSoftmax"}, when=lambda input, axis: is_single(input) and axis == input.rank - 1)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from ....composites import pool as composites
 from ....core.dtypes import FLOATS
 from ....core.graph import Operand
 from ....core.shapes import Window
@@ -120,7 +119,7 @@ def _mean_with_padding(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     return _divide_by(ctx, y, axes, [a.inside_padding.sum(1) for a in axes])
 
 
-@ort.lower(composites.average_pool)
+@ort.lower("average_pool")
 def _(ctx: Emitter, input: Value, include_padding: bool, **attributes: Any) -> Value:
     return (_mean_with_padding if include_padding else _mean)(ctx, input, **attributes)
 
@@ -135,7 +134,7 @@ def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     return ctx.cast(ctx.emit("Sqrt", total), x.data_type)
 
 
-@ort.lower(ops.max_pool2d, composites.max_pool)
+@ort.lower(ops.max_pool2d, "max_pool")
 @_on_nchw
 def _(ctx: Emitter, x: Value, axes: list[_Axis]) -> Value:
     if x.data_type in ("int64", "uint64"):
@@ -158,7 +157,7 @@ def _has_indices(input: Operand, **attributes: Any) -> bool:
     return input.data_type in _WITH_INDICES and all(axis.is_whole or axis.regular for axis in axes)
 
 
-@ort.lower(composites.max_pool_with_indices, when=_has_indices)
+@ort.lower("max_pool_with_indices", when=_has_indices)
 def _(ctx: Emitter, input: Value, order: str, index_type: str, **attributes: Any) -> tuple[Value, Value]:
     axes, shape = _Axis.along(input.dims[2:], attributes), ctx.output.shape
     values, positions = ctx.emit(
@@ -175,7 +174,7 @@ def _(ctx: Emitter, input: Value, order: str, index_type: str, **attributes: Any
     return ctx.cast(values, input.data_type), ctx.cast(Value(positions.name, "int64", shape), index_type)
 
 
-@ort.lower(composites.max_unpool, when=lambda input: input.data_type in FLOATS)
+@ort.lower("max_unpool", when=lambda input: input.data_type in FLOATS)
 def _(ctx: Emitter, input: Value, indices: Value) -> Value:
     axes, shape = len(input.dims) - 2, ctx.output.shape
     ones = [1] * axes

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....composites import convolve as composites
 from ....core.graph import Operand
 from ....core.shapes import conv_transpose_size, nearest_positions
 from ....ops import convolution as ops
@@ -34,7 +33,7 @@ def _(
     return ctx.relayout(y, "nchw", input_layout)
 
 
-@openvino.lower(composites.convolution, composites.conv_transpose)
+@openvino.lower("convolution", "conv_transpose")
 def _(
     ctx: Emitter,
     input: Value,

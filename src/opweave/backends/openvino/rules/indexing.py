@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....composites.scatter import scatter_reduce
 from ....core.graph import Operand
 from ....ops import indexing as ops
 from ..backend import openvino
@@ -89,7 +88,7 @@ def _(ctx: Emitter, input: Value, indices: Value, updates: Value) -> Value:
 _REDUCTIONS = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
 
 
-@openvino.lower(scatter_reduce, when=lambda input: input.data_type in ("float32", "float16", "int32"))
+@openvino.lower("scatter_reduce", when=lambda input: input.data_type in ("float32", "float16", "int32"))
 def _(ctx: Emitter, input: Value, indices: Value, updates: Value, axis: int, reduction: str) -> Value:
     positions = positions_of(ctx, indices, input.shape[axis])
     if positions.shape != updates.shape:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ....composites import pool as composites
 from ....core.graph import Operand
 from ....core.shapes import Window
 from ....ops import pooling as ops
@@ -51,7 +50,7 @@ def _on_nchw(rule: Callable[[Emitter, Value, list[Window]], Value]) -> Callable[
     return rule_of_layout
 
 
-@openvino.lower(ops.max_pool2d, composites.max_pool, when=is_float)
+@openvino.lower(ops.max_pool2d, "max_pool", when=is_float)
 @_on_nchw
 def _(ctx: Emitter, x: Value, windows: list[Window]) -> Value:
     y = _pool(ctx, "max_pool", x, windows, -np.inf, dilations=[w.dilation for w in windows])
@@ -76,7 +75,7 @@ def _mean(ctx: Emitter, x: Value, windows: list[Window]) -> Value:
     return y
 
 
-@openvino.lower(composites.average_pool, when=_is_dense)
+@openvino.lower("average_pool", when=_is_dense)
 def _(ctx: Emitter, input: Value, padding: Sequence[int], include_padding: bool, **attributes: Any) -> Value:
     if include_padding and any(padding):
         pads = (ctx.constant([0, 0, *sizes]) for sizes in (padding[::2], padding[1::2]))
