@@ -427,7 +427,9 @@ class GGUF:
 
     def _strings(self, count: int) -> list[str]:
         """Read strings, faster than with `_string`: a vocabulary has a hundred thousand tokens."""
-        buffer, position, strings = self._bytes.data, self._position, []
+        # Slices of the mapping are bytes, which become texts faster than views do.
+        buffer: Any = self._bytes.base
+        position, strings = self._position, []
         size, length_at = len(buffer), struct.Struct("<Q").unpack_from
         for _ in range(count):
             (length,) = length_at(buffer, position)
@@ -435,7 +437,7 @@ class GGUF:
             position = start + length
             if position > size:
                 raise ValueError(f"a string of {length} bytes ends at byte {position}, and the file has {size}")
-            strings.append(str(buffer[start:position], "utf-8", "replace"))
+            strings.append(buffer[start:position].decode("utf-8", "replace"))
         self._position = position
         return strings
 

@@ -45,13 +45,17 @@ def values_in_scope(value: Any) -> Any:
     return operator.index(value) if isinstance(value, Size) else value
 
 
+_WITHOUT_SIZES = frozenset({int, float, str, bool, type(None)})
+
+
 def sizes_in(value: Any) -> list[Size]:
     """The sizes in an attribute, or in nested tuples."""
     if isinstance(value, tuple):
-        return [size for item in value for size in sizes_in(item)]
-    if isinstance(value, HasSizes):
-        return sizes_in(value.shapes)
-    return [value] if isinstance(value, Size) else []
+        return [size for item in value if type(item) is not int for size in sizes_in(item)]
+    if isinstance(value, Size):
+        return [value]
+    # Most attributes are numbers, texts and truth values, and looking for an abstract class takes long.
+    return sizes_in(value.shapes) if type(value) not in _WITHOUT_SIZES and isinstance(value, HasSizes) else []
 
 
 def variables_in(value: Any) -> set[str]:

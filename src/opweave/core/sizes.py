@@ -861,7 +861,7 @@ def _text(terms: Iterable[Term]) -> str:
 
 def interval(dimension: Dimension) -> Interval:
     """Bounds of a dimension, if names are at least 0."""
-    return _interval_of(dimension.terms) if isinstance(dimension, Size) else (dimension, dimension)
+    return _interval(dimension.terms) if isinstance(dimension, Size) else (dimension, dimension)
 
 
 def _interval_of(terms: Iterable[tuple[tuple[Factor, ...], Any]]) -> Interval:
@@ -876,6 +876,10 @@ def _interval_of(terms: Iterable[tuple[tuple[Factor, ...], Any]]) -> Interval:
         ends = multiply_bounds(coefficient, least), multiply_bounds(coefficient, most)
         low, high = add_bounds(low, min(ends)), add_bounds(high, max(ends))
     return low, high
+
+
+_interval = lru_cache(MAX_INTERVALS)(_interval_of)
+"""The bounds of a normal form. Each operation of a graph asks for those of its shapes, which are few."""
 
 
 def linear_interval(size: Size) -> Interval:
@@ -893,7 +897,7 @@ def linear_interval(size: Size) -> Interval:
 @lru_cache(MAX_INTERVALS)
 def _linear_interval(terms: tuple[Term, ...]) -> Interval:
     """Bounds of the sum of these terms; integers, since all terms are, or infinite."""
-    low, high = _interval_of(terms)
+    low, high = _interval(terms)
     # Coefficients and remainders are numerators over `denominator`.
     numerators, denominator = dict(terms), 1
     remainder_low = remainder_high = 0

@@ -62,7 +62,7 @@ class Cache(Generic[K, V]):
         self._entries: OrderedDict[Any, V] = OrderedDict()
         self._sizes: dict[Any, int] = {}
         self._bytes = self._hits = self._misses = self._deaths = 0
-        self._turns: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[Any, Any] | None = None
         self._lock = RLock()
         self.peek: Callable[[Any], V | None] = self._entries.get
         _caches.add(self)
@@ -114,6 +114,8 @@ class Cache(Generic[K, V]):
     def turn(self, key: K) -> AbstractContextManager[Any]:
         """The lock of a key, which the thread that makes the value holds, so that others wait for the value."""
         with self._lock:
+            if self._turns is None:  # each operation has a cache, and few caches have turns
+                self._turns = WeakValueDictionary()
             turn: AbstractContextManager[Any] = self._turns.setdefault(self._key(key), RLock())
             return turn
 
@@ -133,7 +135,7 @@ class Cache(Generic[K, V]):
     def renew_locks(self) -> None:
         """Replace locks that threads held in the parent process, which do not exist in the child."""
         self._lock = RLock()
-        self._turns.clear()
+        self._turns = None
 
     def _find(self, key: Any) -> V | None:
         with self._lock:

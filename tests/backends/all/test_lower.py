@@ -11,8 +11,8 @@ import pytest
 from support.webgpu_device import gpu_context
 
 import opweave as ow
-from opweave import expr
-from opweave.backends import find
+from opweave import composites, expr
+from opweave.backends import discover, find
 from opweave.backends.onnxruntime.emit import Emitter, Value
 from opweave.backends.rule_table import RuleTable
 from opweave.compile.widen import may_widen
@@ -135,6 +135,22 @@ def test_lower_rejects_unreachable_rule(context: ow.MLContext) -> None:
     backend.lower(op)(of_expressions)
     with pytest.raises(ow.ValidationError, match=f"{backend.name}: scaled has a rule already"):
         backend.lower(op)(of_expressions)
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_lower_by_name_is_for_the_composite_alone(name: str) -> None:
+    """Not for an operation of a user that has the same name."""
+    backend = discover()[name]
+
+    @ow.expression
+    def local_response_normalization(x: Any) -> Any:
+        return x + 1.0
+
+    composite = composites.local_response_normalization
+    assert backend.rules_of(local_response_normalization) == ()
+    assert backend.rules_of(composite) is backend.rules[composite]
+    with pytest.raises(ow.ValidationError, match=f"{name}: conv_transpose has a rule already"):
+        backend.lower("conv_transpose")(of_expressions)
 
 
 def test_lower_webgpu_rule_is_fused() -> None:
