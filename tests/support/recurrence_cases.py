@@ -12,6 +12,7 @@ import opweave as ow
 from opweave import composites
 from support import witness
 from support.cases import REFERENCE, case
+from support.linear_attention import loop
 from support.witness import wide
 
 
@@ -107,23 +108,7 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
     beta = make.array("x", (batches, tokens, make.choice((1, groups))), 0, 1) if "delta" in rule else None
     scale = make.choice((None, 0.5))
     call = Call(query, key, value, past, decay, beta, heads=heads, groups=groups, update_rule=rule, scale=scale)
-    states, outputs = np.zeros((batches, groups, size, values)), np.zeros((batches, tokens, heads, values))
-    factor = 1 / np.sqrt(size) if scale is None else scale
-    for n, g in np.ndindex(batches, groups):
-        state = states[n, g] if past is None else wide(past)[n, g]
-        for t in range(tokens):
-            k = wide(key)[n, t].reshape(groups, size)[g]
-            v = wide(value)[n, t].reshape(groups, values)[g]
-            if decay is not None:
-                state = np.exp(wide(decay)[n, t].reshape(groups, -1)[g])[:, None] * state
-            if beta is not None:
-                v = np.broadcast_to(wide(beta)[n, t], (groups,))[g] * (v - k @ state)
-            state = state + np.outer(k, v)
-            for h in range(queries):
-                q = wide(query)[n, t].reshape(heads, size)[g * queries + h]
-                outputs[n, t, g * queries + h] = factor * (q @ state)
-        states[n, g] = state
-    return call, [outputs.reshape(batches, tokens, heads * values), states]
+    return call, loop(query, key, value, past, decay, beta, heads=heads, groups=groups, scale=scale)
 
 
 @case(composites.selective_scan, rtol=2e-5, atol=2e-5, half=2e-2)

@@ -147,6 +147,8 @@ def refusal_of(node: Node, backend: Backend, features: Features) -> str | None:
         return refusal_of_recurrence(node, features)
     try:
         result = trace(node, backend)
+        if isinstance(result, Staged) and not has_names(node):
+            return "" if result.fits(features, backend.max_byte_length) else None
         return gpu.refusal_of(result, features) if isinstance(result, Formula) else ""
     except ValidationError as error:  # positions beyond int32
         return str(error)

@@ -175,6 +175,12 @@ class Workgroups(KernelProgram):
     def is_short(self, node: Reduce) -> bool:
         return size_of(node.variables) <= self.unrolled and node.reduction in COMBINE
 
+    def fits(self, features: Features) -> bool:
+        """Whether a device has the workgroup memory, the buffers and the loop iterations that the program takes."""
+        buffers = len({*self.sources, *self.targets})
+        has_memory = self.shared_bytes <= features.max_shared and buffers <= features.max_buffers
+        return has_memory and self.iterations(features) <= features.max_iterations
+
     def kernel(self, title: str, features: Features, is_fixed: Callable[[Input], bool] = lambda _: False) -> GpuKernel:
         """The kernel of the program; its bindings are `sources` and `targets`. See `KernelProgram`."""
         require(

@@ -93,7 +93,7 @@ def _(
             out, last = chunks.results((heads * chunks.values,), query)
         return [out, last if past_state is None else stages.store(narrow(last, past_state), "the last state")]
 
-    return Staged(plan, lambda _: (set(), names_in_empty(query.shape)))
+    return Staged(plan, lambda _: (set(), names_in_empty(query.shape)), may_exceed=True)
 
 
 def _suits_scan(input: Operand, delta: Operand, a: Operand, b: Operand, c: Operand, d: Operand | None) -> bool:
@@ -167,7 +167,7 @@ def _(
         out, state = (in_chunks if estimate(tokens) >= MIN_TOKENS else in_steps)(stages)
         return [out, stages.store(state if initial_state is None else narrow(state, initial_state), "the last state")]
 
-    return Staged(plan, lambda _: (set(), names_in_empty(input.shape)))
+    return Staged(plan, lambda _: (set(), names_in_empty(input.shape)), may_exceed=True)
 
 
 class _Chunks:
@@ -309,7 +309,7 @@ class _Chunks:
         def decayed(total: Traced) -> Traced:
             def element(b: Traced, c: Traced, g: Traced, h: Traced, i: Traced, v: Traced) -> Traced:
                 read = total[b, c, g, h, i, v]
-                return read if decays is None else read * decays.until[b, c, self.state_of(g, h), i]
+                return read if decays is None else read * decays.until(b, c, self.state_of(g, h), i)
 
             return compute(total.shape, element)
 
@@ -364,7 +364,7 @@ class _Chunks:
 
             def element(b: Traced, at: Traced, column: Traced) -> Traced:
                 place = at // self.chunk, column // self.values, at % self.chunk
-                return v[b, at, column] * decays.after[(b, *place)]
+                return v[b, at, column] * decays.after(b, *place)
 
             scaled = self.stages.store(compute(v.shape, element), "values at the ends of chunks")
             remaining = self._vectors(scaled, self.inner)
@@ -424,7 +424,7 @@ class _Chunks:
             return program[x][i, j] * self.of_token(beta, b, c, g, j)
 
         def of_states(i: Traced, j: Traced) -> Traced:
-            return of_values(i, j) if decays is None else of_values(i, j) * decays.until[b, c, g, j]
+            return of_values(i, j) if decays is None else of_values(i, j) * decays.until(b, c, g, j)
 
         targets = [self.stages.array("float32", (*self.stack, 1, count, count)) for _ in range(2)]
         for target, element in zip(targets, (of_values, of_states), strict=True):
@@ -480,11 +480,11 @@ class _Chunks:
 
             def at_the_end(t: Traced, j: Traced) -> Traced:
                 own = program[change][t, j]
-                return own if decays is None else own * decays.after[b, c, g, t]
+                return own if decays is None else own * decays.after(b, c, g, t)
 
             def next_state(i: Traced, j: Traced) -> Traced:
                 old = program[state][i, j]
-                old = old if decays is None else old * decays.whole[b, c, g]
+                old = old if decays is None else old * decays.until(b, c, g, count - 1)
                 return old + dot(count, lambda t: of_key(t, i) * program[kept][t, j])
 
             program.fill(change, difference)
@@ -537,8 +537,6 @@ class _Decays:
     are added to sums of blocks.
 
     Attributes:
-        until: the factors from the start of a chunk until each token, [batches, chunks, states, tokens].
-        after: the factors from each token to the end of the chunk.
         whole: the factors of whole chunks, [batches, chunks, states].
     """
 
@@ -581,8 +579,8 @@ class _Decays:
         parts: list[tuple[tuple[int, ...], Callable[..., Traced]]] = [
             (within.desc.shape, lambda t, first: program[within][t, first]),
             (between.desc.shape, lambda first, end: program[between][first, end]),
-            ((count,), until),
-            ((count,), after),
+            # One array: the kernel that carries states binds all 8 buffers that WebGPU guarantees.
+            ((2, count), lambda side, t: where(side == 0, until(t), after(t))),
             ((1,), lambda _: exp(program[between][0, blocks])),
         ]
         targets = []
@@ -590,7 +588,7 @@ class _Decays:
             targets.append(stages.array("float32", (*chunks.state_stack, *shape)))
             program.write(targets[-1], shape, lambda *place: (b, c, g, *place), element)
         stages.add(program, targets[0], "decays of chunks")
-        self._within, self._blocks, self.until, self.after, whole = map(of_input, targets)
+        self._within, self._blocks, self._factors, whole = map(of_input, targets)
         self.whole = stages.view(whole, chunks.state_stack)
 
     def between(self, b: Traced, c: Traced, g: Traced, j: Traced, i: Traced) -> Traced:
@@ -599,3 +597,11 @@ class _Decays:
         rest = self._within[b, c, g, start * BLOCK + (BLOCK - 1), j % BLOCK]
         blocks = rest + self._blocks[b, c, g, start + 1, end]
         return where(start == end, self._within[b, c, g, i, j % BLOCK], blocks + self._within[b, c, g, i, BLOCK])
+
+    def until(self, b: Traced, c: Traced, g: Traced, t: Traced | int) -> Traced:
+        """The factor of the tokens of the chunk until `t`."""
+        return self._factors[b, c, g, 0, t]
+
+    def after(self, b: Traced, c: Traced, g: Traced, t: Traced) -> Traced:
+        """The factor of the tokens of the chunk behind `t`."""
+        return self._factors[b, c, g, 1, t]

@@ -10,7 +10,7 @@ from ....core.graph import Desc
 from ....core.sizes import is_same_shape, is_same_size
 from ....expr import ir
 from ....expr.array import Traced
-from ....expr.gpu import Features, KernelProgram
+from ....expr.gpu import Features, KernelProgram, Workgroups
 from ....expr.ir import Input
 from ....expr.tracing import of_input
 from ..contraction.problem import Problem, View, strides_of
@@ -133,17 +133,30 @@ class Staged:
     """A result that takes several kernels: `plan` adds the stages, and returns the result arrays.
 
     `inputs` are the arrays that stand for the operands in the stages. `names_needed` returns the names that need numbers on a
-    device, for all sizes and for those of this run; without it, all names do.
+    device, for all sizes and for those of this run; without it, all names do. If the stages `may_exceed` a device's limits,
+    the decomposition runs instead.
     """
 
     def __init__(
         self,
         plan: Callable[[Stages], Sequence[Traced]],
         names_needed: Callable[[Features], tuple[set[str], set[str]]] | None = None,
+        *,
+        may_exceed: bool = False,
     ) -> None:
-        self.plan, self.names_needed = plan, names_needed
+        self.plan, self.names_needed, self.may_exceed = plan, names_needed, may_exceed
         self.inputs: tuple[Input, ...] = ()
         self._plans: dict[Features, tuple[list[ResultStage], list[Input]]] = {}
+
+    def fits(self, features: Features, max_byte_length: int) -> bool:
+        """Whether a device can run the stages, which have no sizes with names; arrays have at most `max_byte_length` bytes."""
+        if not self.may_exceed:
+            return True
+        stages, _ = self.plan_for(features)
+        targets = (target for stage in stages for target in stage.targets)
+        programs = (stage.content for stage in stages if isinstance(stage.content, Workgroups))
+        has_room = all(target.desc.byte_length <= max_byte_length for target in targets)
+        return has_room and all(program.fits(features) for program in programs)
 
     def plan_for(self, features: Features) -> tuple[list[ResultStage], list[Input]]:
         """The stages for a device, and the results. Equal operations share one plan."""
