@@ -1,9 +1,10 @@
-"""Recurrences on CUDA: one kernel runs all steps."""
+"""Recurrences on CUDA: one kernel runs all steps; linear attention of many tokens runs in chunks."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from support import linear_attention
 from support.cuda_driver import cuda_context
 from support.recurrences import CASES, assert_close, loop, normal, numpy_smooth, smooth
 
@@ -48,3 +49,15 @@ def test_linear_steps_in_chunks(name: str, direction: str) -> None:
     graph = builder.build({f"y{k}": y for k, y in enumerate(op(*inputs, direction=direction))}, fallback="error")
     values = list(context.compute(graph, {f"x{k}": o for k, o in enumerate(operands)}).values())
     assert_close(values, loop(step, states, constants, operands, direction=direction), 2e-3)
+
+
+@pytest.mark.parametrize("rule", linear_attention.RULES)
+def test_linear_attention_in_chunks(rule: str) -> None:
+    operands = linear_attention.operands_of(rule, batches=2, heads=6, groups=3, size=17, values=9)
+    context = cuda_context()
+    builder = ow.MLGraphBuilder(context)
+    inputs = {name: builder.input(name, array.dtype.name, list(array.shape)) for name, array in operands.items()}
+    results = ow.composites.linear_attention(builder, **inputs, heads=6, groups=3, update_rule=rule)
+    graph = builder.build({f"y{k}": result for k, result in enumerate(results)}, fallback="error")
+    expected = linear_attention.loop(**operands, heads=6, groups=3)
+    assert_close(list(context.compute(graph, operands).values()), expected)

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 import numpy as np
 import pytest
+from support import linear_attention
 from support.cuda_driver import INFO, CpuDriver, context_on
 from triton_cases import SMALL, WGMMA_TF32, Build, F, array, check_kernels, instructions, run_steps, steps_of
 
@@ -748,3 +749,19 @@ def test_tile_table_has_every_kind() -> None:
         assert tensor_tiles.shared_bytes(measured[0].tile, size, size) <= 99 << 10  # of the smallest devices
         assert all(m.rate > 0 and m.latency > 0 for m in measured)
         assert len({m.tile for m in measured}) == len(measured)
+
+
+@pytest.mark.parametrize("small_tiles", [1, 2], indirect=True)
+@pytest.mark.parametrize("rule", ["gated", "delta"])
+def test_linear_attention_on_tensor_cores(rule: str) -> None:
+    operands = linear_attention.operands_of(rule, tokens=130, heads=4, groups=2, size=16, values=20)
+
+    def build(b: ow.MLGraphBuilder, *inputs: ow.MLOperand) -> ow.MLOperand:
+        named = dict(zip(operands, inputs, strict=True))
+        return ow.composites.linear_attention(b, **named, heads=4, groups=2, update_rule=rule)[0]
+
+    steps = steps_of(build, list(operands.values()), (), F)
+    assert {step.kernel.compiler for step in steps} == {"", "triton"}
+    result = run_steps(steps, list(operands.values()))
+    expected, _ = linear_attention.loop(**operands, heads=4, groups=2)
+    np.testing.assert_allclose(result.reshape(expected.shape), expected, rtol=0, atol=1e-5)
