@@ -51,6 +51,10 @@ class RandomMake(Make):
     def choice(self, options: Sequence[Any]) -> Any:
         return self.rng.choice(list(options))
 
+    def tokens(self) -> int:
+        """A few tokens, or so many that GPUs compute them in chunks."""
+        return self.rng.randint(*self.rng.choice([(1, 3), (1, 3), (1, 3), (120, 200)]))
+
     def shape(self, low: int = 0, high: int = 5, largest: int = 5) -> tuple[int, ...]:
         return tuple(self.rng.randint(1, largest) for _ in range(self.rng.randint(low, high)))
 

@@ -62,6 +62,10 @@ class Make:
         chosen: T = self.draw(st.sampled_from(options))
         return chosen
 
+    def tokens(self) -> int:
+        """The length of a sequence: a few tokens."""
+        return self.integer(1, 3)
+
     def shape(self, low: int = 0, high: int = 5, largest: int = 5) -> tuple[int, ...]:
         """A shape with low to high dimensions, each in [1, largest]."""
         return tuple(self.draw(st.lists(st.integers(1, largest), min_size=low, max_size=high)))

@@ -97,7 +97,8 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
 
 @case(composites.linear_attention, rtol=2e-5, atol=2e-5, half=2e-2)
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
-    batches, tokens, groups, queries, size, values = (make.integer(1, 3) for _ in range(6))
+    batches, groups, queries, size, values = (make.integer(1, 3) for _ in range(5))
+    tokens = make.tokens()
     heads, rule = groups * queries, make.choice(("linear", "gated", "delta", "gated_delta"))
     query = make.array("x", (batches, tokens, heads * size), -1, 1)
     key = make.array("x", (batches, tokens, groups * size), -0.5, 0.5)
@@ -113,7 +114,8 @@ def _(make: Make) -> tuple[Call, Sequence[Any]]:
 
 @case(composites.selective_scan, rtol=2e-5, atol=2e-5, half=2e-2)
 def _(make: Make) -> tuple[Call, Sequence[Any]]:
-    batches, tokens, groups, count, width, size = (make.integer(1, 3) for _ in range(6))
+    batches, groups, count, width, size = (make.integer(1, 3) for _ in range(5))
+    tokens = make.tokens()
     heads, is_second = groups * count, make.boolean()
     if not is_second:
         groups = width = 1
