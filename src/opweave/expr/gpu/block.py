@@ -130,7 +130,7 @@ class Block:
         choices = [node for node in nodes if isinstance(node, Call) and node.name == "where"]
         for node in choices[-MAX_BRANCHES:]:
             own = tuple(self._exclusive(part, uses) for part in node.parts[1:])
-            if all(any(isinstance(inner, Load) for inner in nodes) for nodes in own):
+            if all(any(self._is_read(inner) for inner in nodes) for nodes in own):
                 self._branches[node] = own
         return self._value(expr, uses)
 
@@ -145,6 +145,10 @@ class Block:
                     within[part] = within.get(part, 0) + 1
         return frozenset() if any(isinstance(node, Reduce) for node in own) else frozenset(own)
 
+    def _is_read(self, node: Expr) -> bool:
+        """Whether a node loads an element that is not in a variable yet."""
+        return isinstance(node, Load) and self._name_of(node) is None
+
     def let_value(self, expr: Expr) -> str:
         text = self.value(expr)
         return text if is_simple(text) else self.let(text)
@@ -152,6 +156,21 @@ class Block:
     def let(self, text: str) -> str:
         """Bind a text to a name, in the innermost scope."""
         return self._let(text, len(self._scopes) - 1)
+
+    def variable(self, text: str) -> str:
+        """Declare a variable in the innermost scope; return its name."""
+        name = f"t{next(self._temporaries)}"
+        self.add(f"var {name} = {text};")
+        return name
+
+    def name(self, expr: Expr, text: str) -> None:
+        """Use a name or a literal for an expression, in the innermost scope."""
+        self._scopes[-1].names[expr] = text
+
+    def keep(self, expr: Expr) -> None:
+        """Compute an expression now, for all statements that follow."""
+        if self._name_of(expr) is None:
+            self.name(expr, self.let_value(expr))
 
     # Scopes ----------------------------------------------------------------------------------------------------------
 

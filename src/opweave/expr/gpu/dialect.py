@@ -174,6 +174,10 @@ class Dialect(DialectLibrary):
         """The hint before a loop to unroll `count` iterations; none if the language has no such hint."""
         return [self.unrolling.format(count)] if self.unrolling else []
 
+    def four(self, place: str, element: str) -> str:
+        """The load of the four elements from a `place` in a buffer on, aligned to all four; empty if there is none."""
+        return ""
+
     def divisor(self, parameter: str) -> str:
         """The text by which kernels divide a u32 below 2**31, for the parameter of a positive size."""
         if self.multiplies and parameter.startswith(SIZE_PREFIX):

@@ -74,11 +74,27 @@ class GpuModule:
             self.read(source)
         name, data_type, lay = self.names[source], source.desc.data_type, self.layout(source)
         if lay.lanes == 1:
-            type = computed_type(data_type)
-            if lay.element == "u16" and data_type in HALVES:
-                return f"{HALVES[data_type]}_value(u32({name}[{flat}]))"
-            return f"{name}[{flat}]" if lay.element == type else f"{type}({name}[{flat}])"
+            return self.computed(source, f"{name}[{flat}]")
         return unpack(name, flat if flat == "flat" else f"u32({flat})", data_type, lay.lanes)
+
+    def load_four(self, source: Input | Stored, flat: str) -> str:
+        """Generate the load of four adjacent elements as they are in memory, for a position that is a multiple of 4.
+
+        Empty if the language has no such loads.
+        """
+        lay = self.layout(source)
+        return self.dialect.four(f"{self.names[source]}[{flat}]", lay.element) if lay.lanes == 1 else ""
+
+    def computed(self, source: Input | Stored, text: str) -> str:
+        """Generate the conversion of an unpacked element to the type in which it is computed."""
+        type, data_type, element = (
+            computed_type(source.desc.data_type),
+            source.desc.data_type,
+            self.layout(source).element,
+        )
+        if element == "u16" and data_type in HALVES:
+            return f"{HALVES[data_type]}_value(u32({text}))"
+        return text if element == type else f"{type}({text})"
 
     def store(self, target: Buffer, flat: str, value: str) -> str:
         """Generate the statement that stores an unpacked element, from the type in which it is computed."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...core.dtypes import FLOATS, INFO
 from ...core.sizes import may_exceed
-from ..ir import Reduce
+from ..ir import Expr, Reduce, size_of, walk
 from ..reductions import neutral
 from .dialect import Variable
 from .elements import call
@@ -16,6 +16,17 @@ from .types import computed_type
 
 PART = 64
 """Sums of floats are divided into partial sums of this many elements, to reduce rounding errors."""
+
+
+def loop_iterations(body: Expr, is_short: Callable[[Reduce], bool]) -> int:
+    """Number of loop iterations of the reductions in an element, without those that are unrolled, as `is_short` tells."""
+    total = 0
+    for node in walk(body, enter=lambda node: () if isinstance(node, Reduce) else node.parts):
+        if isinstance(node, Reduce):
+            size, inner = size_of(node.variables), loop_iterations(node.body, is_short)
+            # Long sums have a loop over parts, too. The test that ends a loop counts as an iteration.
+            total += size * inner if is_short(node) else size * (1 + inner) + 2 * (size // PART) + 3
+    return total
 
 
 class State:

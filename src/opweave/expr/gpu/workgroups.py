@@ -21,7 +21,7 @@ from ..ir import Cast, Expr, Index, Input, Load, Reduce, size_of, walk
 from ..reductions import COMBINE
 from ..tracing import of_input
 from .kernel import Features, GpuKernel, KernelProgram
-from .reductions import PART
+from .reductions import loop_iterations
 from .statements import Fill, Local, Repeat, Statement, Write
 from .workgroup_text import Text
 from .writing import width_of
@@ -159,17 +159,7 @@ class Workgroups(KernelProgram):
             if isinstance(statement, Repeat):
                 total += statement.most * (1 + self._iterations(statement.statements, width)) + 1
             else:
-                total += -(-size_of(statement.axes) // width) * (1 + self._in_reductions(statement.body)) + 1
-        return total
-
-    def _in_reductions(self, body: Expr) -> int:
-        """Number of loop iterations of the reductions in an element."""
-        total = 0
-        for node in walk(body, enter=lambda node: () if isinstance(node, Reduce) else node.parts):
-            if isinstance(node, Reduce):
-                size, inner = size_of(node.variables), self._in_reductions(node.body)
-                # Long sums have a loop over parts, too. The test that ends a loop counts as an iteration.
-                total += size * inner if self.is_short(node) else size * (1 + inner) + 2 * (size // PART) + 3
+                total += -(-size_of(statement.axes) // width) * (1 + loop_iterations(statement.body, self.is_short)) + 1
         return total
 
     def is_short(self, node: Reduce) -> bool:
