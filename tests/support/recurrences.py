@@ -67,6 +67,38 @@ def window(h: Any, x: Any) -> Any:
     return new, ow.expr.reduce_max(new) - ow.expr.reduce_min(h)
 
 
+@ow.recurrence
+def attention(s: Any, q: Any, k: Any, v: Any, decay: Any) -> Any:
+    """Linear attention; the queries of a group of heads read one state."""
+    groups, size, values = s.shape
+    new = ow.expr.compute(
+        s.shape, lambda g, i, j: s[g, i, j] * ow.expr.exp(-ow.expr.abs(decay[g, 0])) + k[g, i] * v[g, j]
+    )
+    shape = (groups, q.shape[1], values)
+    return new, ow.expr.compute(shape, lambda g, h, j: ow.expr.sum_over(size, lambda i: new[g, i, j] * q[g, h, i]))
+
+
+@ow.recurrence(states=("h", "total", "count"))
+def moments(h: Any, total: Any, count: Any, x: Any, w: Any) -> Any:
+    """States with an axis of a row and without one; outputs of rows, of their elements, and of elements before the step."""
+    rows, size = h.shape
+    new = ow.expr.compute((rows, size), lambda i, k: h[i, k] * 0.5 + x[i] * w[k] - total[i] * 0.1)
+    highest = ow.expr.compute((rows,), lambda i: ow.expr.max_over(size, lambda k: new[i, k]))
+    total = ow.expr.compute(
+        (rows,), lambda i: total[i] * 0.5 + ow.expr.sum_over(size, lambda k: new[i, k] * w[k]) / (1 + highest[i] ** 2)
+    )
+    next_count = ow.expr.compute((rows,), lambda i: count[i] + ow.expr.cast(highest[i] > 0, "int32"))
+    return new, total, next_count, highest, new * 2, h, count
+
+
+@ow.recurrence
+def hashes(h: Any, x: Any) -> Any:
+    """Unsigned integers, whose products and sums wrap around, and positions in a row."""
+    rows, size = h.shape
+    new = ow.expr.compute((rows, size), lambda i, k: h[i, k] * 31 + x[i] + ow.expr.cast(k, "uint32"))
+    return new, ow.expr.compute((rows,), lambda i: ow.expr.sum_over(size, lambda k: new[i, k]))
+
+
 def numpy_smooth(state: Sequence[Array], x: Array, share: float = 0.5) -> tuple[Sequence[Array], Sequence[Array]]:
     level = state[0] + (x - state[0]) * share
     return [level], [level]
@@ -82,6 +114,24 @@ def numpy_delta(state: Sequence[Array], q: Array, k: Array, v: Array, beta: Arra
     error = beta[:, None] * (v - np.einsum("hij,hj->hi", s, k))
     s = s + error[:, :, None] * k[:, None, :]
     return [s], [np.einsum("hij,hj->hi", s, q)]
+
+
+def numpy_attention(state: Sequence[Array], q: Array, k: Array, v: Array, decay: Array) -> Any:
+    s = state[0] * np.exp(-np.abs(decay))[:, :, None] + k[:, :, None] * v[:, None]
+    return [s], [np.einsum("gij,ghi->ghj", s, q)]
+
+
+def numpy_moments(state: Sequence[Array], x: Array, w: Array) -> Any:
+    h, total, count = state
+    new = h * 0.5 + x[:, None] * w - total[:, None] * 0.1
+    highest = new.max(1)
+    last = [new, total * 0.5 + new @ w / (1 + highest**2), count + (highest > 0)]
+    return last, [highest, new * 2, h, count]
+
+
+def numpy_hashes(state: Sequence[Array], x: Array) -> Any:
+    h = state[0] * np.uint32(31) + x[:, None] + np.arange(state[0].shape[1], dtype="uint32")
+    return [h], [h.sum(1, dtype="uint32")]
 
 
 def numpy_fibonacci(state: Sequence[Array], x: Array) -> Any:
@@ -150,6 +200,22 @@ CASES: dict[str, tuple[Any, Any, int, tuple[int, ...], Callable[[int], list[Arra
     "column": (
         *(scan, numpy_scan, 1, (2,)),
         lambda t: [normal(7, 1), normal(t, 7), abs(normal(t, 7)), -abs(normal(7, 1)), normal(t, 1), normal(t, 1)],
+    ),
+    "odd": (
+        *(scan, numpy_scan, 1, (2,)),
+        lambda t: [normal(5, 17), normal(t, 5), abs(normal(t, 5)), -abs(normal(5, 17)), normal(t, 17), normal(t, 17)],
+    ),
+    "attention": (
+        *(attention, numpy_attention, 1, ()),
+        lambda t: [normal(3, 12, 5), normal(t, 3, 2, 12), normal(t, 3, 12), normal(t, 3, 5), normal(t, 3, 1)],
+    ),
+    "moments": (
+        *(moments, numpy_moments, 3, ()),
+        lambda t: [normal(6, 24), normal(6), np.arange(6, dtype="int32"), normal(t, 6), normal(t, 24) / 4],
+    ),
+    "hashes": (
+        *(hashes, numpy_hashes, 1, ()),
+        lambda t: [np.arange(48, dtype="uint32").reshape(6, 8), np.arange(6 * t, dtype="uint32").reshape(t, 6)],
     ),
     "delta": (
         *(delta, numpy_delta, 1, ()),

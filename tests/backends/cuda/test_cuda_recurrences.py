@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from support import linear_attention
 from support.cuda_driver import cuda_context
-from support.recurrences import CASES, assert_close, loop, normal, numpy_smooth, smooth
+from support.cuda_on_cpu import FEATURES
+from support.recurrences import CASES, STEPS, assert_close, loop, normal
 
 import opweave as ow
+from opweave.backends.gpu.rules.recurrent_rows import KernelSteps
+from opweave.backends.gpu.rules.rows_in_registers import rows_in_registers
+from opweave.expr.ir import Input
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -26,23 +32,95 @@ def test_kernel_equals_a_loop(name: str, direction: str) -> None:
     assert "kernel 1" not in str(graph.explain())
 
 
-def test_float16() -> None:
-    operands = [normal(33).astype("float16"), normal(40, 33).astype("float16")]
+@pytest.mark.parametrize("name", sorted(STEPS.keys() - {"checked"}))
+def test_other_steps_agree_with_the_reference(name: str) -> None:
+    op = ow.recurrence(STEPS[name])
+    operands = [normal(3, 24), normal(13, 3, 24)]
+    values = {}
+    for context in (ow.ml.create_context(device="reference"), cuda_context()):
+        builder = ow.MLGraphBuilder(context)
+        inputs = [builder.input(f"x{k}", "float32", list(o.shape)) for k, o in enumerate(operands)]
+        outputs: Any = op(*inputs)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        graph = builder.build({f"y{k}": y for k, y in enumerate(outputs)})
+        values[context] = list(context.compute(graph, {f"x{k}": o for k, o in enumerate(operands)}).values())
+    expected, results = values.values()
+    assert_close(results, expected)
+
+
+@pytest.mark.parametrize("name", ["smooth", "scan", "delta"])
+def test_float16(name: str) -> None:
+    op, step, states, constants, operands_of = CASES[name]
+    operands = [operand.astype("float16") for operand in operands_of(20)]
     context = cuda_context()
     builder = ow.MLGraphBuilder(context)
     inputs = [builder.input(f"x{k}", "float16", list(o.shape)) for k, o in enumerate(operands)]
-    last, levels = smooth(*inputs)
-    graph = builder.build({"last": last, "levels": levels}, fallback="error")
-    values = context.compute(graph, {f"x{k}": o for k, o in enumerate(operands)})
-    assert values["last"].dtype == np.float16
-    assert_close(list(values.values()), loop(numpy_smooth, 1, (), operands), 1e-2)
+    graph = builder.build({f"y{k}": y for k, y in enumerate(op(*inputs))}, fallback="error")
+    values = list(context.compute(graph, {f"x{k}": o for k, o in enumerate(operands)}).values())
+    assert values[0].dtype == np.float16
+    assert_close(values, loop(step, states, constants, operands), 2e-2)
+
+
+def test_named_steps_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    op, step, states, constants, _ = CASES["scan"]
+    context = cuda_context()
+    monkeypatch.setattr(context._state, "drafts", True)
+    builder = ow.MLGraphBuilder(context)
+    shapes: dict[str, list[Any]] = {"h": ["d", 16], "x": ["t", "d"], "dt": ["t", "d"]}
+    shapes |= {"a": ["d", 16], "b": ["t", 16], "c": ["t", 16]}
+    inputs = [builder.input(name, "float32", shape) for name, shape in shapes.items()]
+    graph = builder.build({f"y{k}": y for k, y in enumerate(op(*inputs))}, fallback="error")
+    for sizes in ({"t": 19, "d": 5}, {"t": 3, "d": 5}, {"t": 8, "d": 70}, {"t": 1, "d": 1}):
+        operands = [abs(normal(*(sizes.get(size, size) for size in shape))) for shape in shapes.values()]
+        operands[3] *= -1
+        values = context.compute(graph, dict(zip(shapes, operands, strict=True)))
+        assert_close(list(values.values()), loop(step, states, constants, operands))
+
+
+@pytest.mark.parametrize(
+    ("name", "lanes", "unrolled"),
+    [
+        *(("smooth", 1, 8), ("scan", 2, 8), ("square", 2, 8), ("odd", 1, 2), ("ones", 1, 8), ("column", 1, 8)),
+        *(("delta", 4, 8), ("attention", 4, 8), ("moments", 8, 8), ("hashes", 2, 8), ("fibonacci", 1, 8)),
+    ],
+)
+def test_rows_are_in_registers(name: str, lanes: int, unrolled: int) -> None:
+    """Loads precede all sums and stores of a block of steps; there is no workgroup memory, and no barrier."""
+    program = rows_in_registers(*arguments_of(name, 24))
+    assert (program.lanes, program.unrolled) == (lanes, unrolled)
+    source = program.kernel(name, FEATURES).source
+    lines = source[source.index("opweave_kernel(") :].splitlines()
+    assert not any("__shared__" in line or "workgroupBarrier" in line for line in lines)
+    first = next(k for k, line in enumerate(lines) if "for (var n" in line)
+    body = lines[first : next(k for k in range(first, len(lines)) if lines[k] == "    }")]
+    loads = [k for k, line in enumerate(body) if "= x" in line or "&x" in line or "(x" in line]
+    others = [k for k, line in enumerate(body) if "subgroupShuffleXor" in line or line.strip().startswith("y")]
+    assert max(loads) < min([*others, len(body)])
+
+
+@pytest.mark.parametrize("name", ["network", "window"])
+def test_other_rows_are_in_workgroup_memory(name: str) -> None:
+    with pytest.raises(ow.NotSupportedError):
+        rows_in_registers(*arguments_of(name, 24))
+
+
+def arguments_of(name: str, steps: int) -> Any:
+    """The arguments that describe the kernel of a case."""
+    op, _, _, _, operands_of = CASES[name]
+    descs = [ow.Desc(operand.dtype.name, operand.shape) for operand in operands_of(steps)]
+    recurrence = op.recurrence(
+        dict(zip(op.operands, descs, strict=True)), {"axis": 0, "direction": "forward", "share": 0.5}
+    )
+    operands = [Input(k, desc) for k, desc in enumerate(descs)]
+    results = [Input(100 + k, desc) for k, desc in enumerate(recurrence.results_for(descs))]
+    return recurrence, operands, results, KernelSteps(steps, 0, steps), FEATURES
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("name", ["smooth", "scan", "broadcast"])
 def test_linear_steps_in_chunks(name: str, direction: str) -> None:
     op, step, states, constants, operands_of = CASES[name]
-    operands = operands_of(96)
+    operands = operands_of(131)
     context = cuda_context()
     builder = ow.MLGraphBuilder(context)
     inputs = [builder.input(f"x{k}", o.dtype.name, list(o.shape)) for k, o in enumerate(operands)]

@@ -16,6 +16,13 @@ from opweave.expr.gpu import Features
 
 SOFTWARE = Features(is_software=True, max_buffers=16, max_invocations=1024, max_shared=32768)
 
+
+@ow.recurrence
+def total(h: Any, x: Any) -> Any:
+    new = ow.expr.tanh(h + ow.expr.reduce_sum(x))
+    return new, new
+
+
 Build = Callable[[Any, Any, Any], Any]
 
 CASES: dict[str, tuple[list[int], list[int], Build]] = {
@@ -25,6 +32,8 @@ CASES: dict[str, tuple[list[int], list[int], Build]] = {
     "softmax of long rows": ([65, 8000000], [1], lambda b, x, _: b.softmax(x, 1)),
     "a mean of pixels": ([1, 300, 300, 5000], [1], lambda b, x, _: b.average_pool2d(x, layout="nhwc")),
     "a deep product": ([16, 4000000], [4000000, 16], lambda b, x, y: b.matmul(x, y)),
+    "a long recurrence": ([70003, 5], [], lambda b, x, y: total(y, x)[1]),
+    "a long recurrence of sums": ([2000, 192], [], lambda b, x, y: total(y, x)[1]),
     "deep groups": ([1, 260000, 4, 4], [4, 130000, 3, 3], lambda b, x, y: b.conv2d(x, y, groups=2)),
 }
 

@@ -147,7 +147,7 @@ class Block:
 
     def _is_read(self, node: Expr) -> bool:
         """Whether a node loads an element that is not in a variable yet."""
-        return isinstance(node, Load) and self._name_of(node) is None
+        return isinstance(node, Load) and self.name_of(node) is None
 
     def let_value(self, expr: Expr) -> str:
         text = self.value(expr)
@@ -169,7 +169,7 @@ class Block:
 
     def keep(self, expr: Expr) -> None:
         """Compute an expression now, for all statements that follow."""
-        if self._name_of(expr) is None:
+        if self.name_of(expr) is None:
             self.name(expr, self.let_value(expr))
 
     # Scopes ----------------------------------------------------------------------------------------------------------
@@ -242,7 +242,8 @@ class Block:
                 return depth
         return 0
 
-    def _name_of(self, node: Expr) -> str | None:
+    def name_of(self, node: Expr) -> str | None:
+        """The name or literal that stands for a node here; None if the node is not computed yet."""
         for scope in reversed(self._scopes):
             if node in scope.names:
                 return scope.names[node]
@@ -257,14 +258,14 @@ class Block:
 
     def _needs(self, node: Expr) -> tuple[Expr, ...]:
         """The nodes that a node is computed from; sums of positions are expanded."""
-        if self._name_of(node) is not None:
+        if self.name_of(node) is not None:
             return ()
         return self.module.positions.operands_of(node)
 
     def _value(self, root: Expr, uses: Mapping[Expr, int]) -> str:
         texts: dict[Expr, str] = {}
         for node in walk(root, enter=self._before):
-            name = self._name_of(node)
+            name = self.name_of(node)
             if name is not None:
                 texts[node] = name
                 continue
@@ -287,7 +288,7 @@ class Block:
         """The nodes that must be computed before the statements of a node."""
         if isinstance(node, Reduce):
             return ()
-        return node.parts[:1] if node in self._branches and self._name_of(node) is None else self._needs(node)
+        return node.parts[:1] if node in self._branches and self.name_of(node) is None else self._needs(node)
 
     def _one(self, node: Expr, texts: Mapping[Expr, str], uses: Mapping[Expr, int]) -> str:
         if isinstance(node, Const):
@@ -353,7 +354,7 @@ class Block:
                     return run
             terms += ((f"i32({text})" if text == grid.flat else text, factor) for text, factor in runs)
         for atom, factor in rest.items():
-            text = texts.get(atom) or self._name_of(atom)
+            text = texts.get(atom) or self.name_of(atom)
             assert text is not None, atom
             terms.append((operand(text), factor))
         result = ""
