@@ -122,6 +122,17 @@ def test_weights_may_change_between_calls() -> None:
     torch.testing.assert_close(compiled(x), network(x))
     network.weight = nn.Parameter(torch.randn(2, 3))
     torch.testing.assert_close(compiled(x), network(x))
+    network.weight.data = torch.randn(2, 3)  # other memory, and the same version
+    torch.testing.assert_close(compiled(x), network(x))
+
+
+def test_memory_of_a_written_buffer_may_change_between_calls() -> None:
+    module = block()
+    compiled, image = compiled_by_opweave(module), torch.randn(1, 3, 4, 4)
+    compiled(image)
+    module.calls.data = torch.full((1,), 7.0)
+    compiled(image)
+    assert module.calls.item() == 8
 
 
 def test_layers_with_the_same_code_have_their_own_weights() -> None:

@@ -6,7 +6,7 @@ Dynamo captures graphs of PyTorch's functions from Python's code. Each is traced
 memory that Dynamo guards, converted as exported programs are (`program`), and runs on the memory of the call's tensors.
 
 Parameters and buffers, which Dynamo passes with each call, become constants over the same memory. Where a call passes others,
-or PyTorch has written to them since (`Tensor._version`), the graph is converted again.
+or they have other memory, or PyTorch has written to them since (`Tensor._version`), the graph is converted again.
 """
 
 from __future__ import annotations
@@ -384,6 +384,7 @@ def _stream_context(stream: Any, precision: Any) -> MLContext:
 # Calls ---------------------------------------------------------------------------------------------------------------
 
 _version_of = attrgetter("_version")
+_address_of = torch.Tensor.data_ptr
 
 
 class Variant:
@@ -402,6 +403,9 @@ class Variant:
         written = [item.buffer for item in converted.inputs if item.name in targets]
         self._watched = [t for t in tensors if not t.is_inference() and not any(t is other for other in written)]
         self._versions = list(map(_version_of, self._watched))
+        # `parameter.data = t` changes the memory, and not the version. No other tensor gets the address of kept memory.
+        self._memory = [tensor.detach() for tensor in tensors]
+        self._addresses = list(map(_address_of, self._tensors))
         self._pick = _picker(owner.static)
         self._targets = [item for item in converted.inputs if item.name in targets]
 
@@ -414,8 +418,11 @@ class Variant:
         return self._runner.is_current()
 
     def is_outdated(self) -> bool:
-        """Whether PyTorch has written to the parameters."""
-        return list(map(_version_of, self._watched)) != self._versions
+        """Whether PyTorch has written to the parameters, or given them other memory."""
+        return (
+            list(map(_version_of, self._watched)) != self._versions
+            or list(map(_address_of, self._tensors)) != self._addresses
+        )
 
     def run(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Run the graph on the arguments of a call."""
