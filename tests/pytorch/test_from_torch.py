@@ -27,6 +27,8 @@ import opweave as ow
 from opweave import pytorch
 from opweave.context.graph import recorded_graph
 from opweave.pytorch import installed, order
+from opweave.pytorch.module import runner_of
+from opweave.pytorch.sizes import numbers_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -448,7 +450,7 @@ def test_sizes_of_names_that_differ_are_refused() -> None:
 )
 @pytest.mark.parametrize("is_saved", [False, True])
 def test_sizes_of_other_branches_are_refused(
-    function: Any, dim: Any, sizes: Any, refused: Any, rule: str, is_saved: bool
+    function: Any, dim: Any, sizes: Any, refused: Any, rule: str, is_saved: bool, tmp_path: Path
 ) -> None:
     module = module_of(None)
     module.forward = lambda x, d: (function(x, d), d["b"] + 1)
@@ -467,9 +469,23 @@ def test_sizes_of_other_branches_are_refused(
     for rows in sizes:
         args = make(rows)
         torch.testing.assert_close(compiled(*args), module(*args))
+    compiled.save(tmp_path / "rules.opweave")
+    loaded = CPU.load(tmp_path / "rules.opweave")
+
+    def load(x: Any, d: Any) -> None:
+        shapes = {name: tuple(value.shape) for name, value in (("x", x), ("d_b", d["b"])) if name in loaded.inputs}
+        loaded.compute_shapes(shapes)
+
+    def fix(*args: Any) -> None:
+        runner_of(compiled).graph_for(numbers_of(compiled.program, _pytree.tree_leaves(args)))
+
+    for rows in sizes:
+        load(*make(rows))
+    # The graph has rules for its inputs alone.
+    calls: list[Any] = [compiled, compiled.profile, fix, *([load] if "x" in loaded.inputs else [])]
     for rows in refused:
         args = make(rows)
-        for call in (compiled, compiled.profile):
+        for call in calls:
             with pytest.raises(ow.ValidationError, match=rf"sizes with {re.escape(rule)}.*shape\[0\] = {rows};"):
                 call(*args)
 

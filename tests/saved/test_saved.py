@@ -337,6 +337,9 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "an unknown data type": (lambda m: m["constants"][0].__setitem__(0, "object"), "a data type"),
     "no list of nodes": (lambda m: m["graph"].update(nodes=7), "expected a graph"),
     "no hints": (lambda m: m.pop("size_hints"), "lacks 'size_hints'"),
+    "rules that are no list": (lambda m: m.update(size_rules={"n": 3}), "a list of rules for sizes"),
+    "a rule that calls": (lambda m: m.update(size_rules=[["exit(n)", {"n": "n"}]]), "a rule of the sizes"),
+    "a rule of lists": (lambda m: m.update(size_rules=[["n > 2", {"n": []}]]), "a name or a size"),
     "hints that are none": (lambda m: m.update(size_hints={"n": [3, 2]}), "the least and greatest size"),
     "a wrong shape of an input": (lambda m: m["graph"]["inputs"][0].__setitem__(2, [2, -3]), "dimensions in"),
     "a formula of sizes in an input": (

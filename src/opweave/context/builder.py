@@ -32,6 +32,7 @@ from .tensors import awaitable, check_alive, own_memory, state_of as context_sta
 
 if TYPE_CHECKING:
     from ..core.guards import Guards
+    from ..core.size_rules import NamedSizeRule
     from ..run.program import Program
 
 Fallback = Literal["auto", "error"]
@@ -71,6 +72,7 @@ class MLGraphBuilder(Operations):
         self._takes_drafts = self.takes_empty = self.takes_all_types = context.drafts
         self._built = False
         self.size_hints: dict[str, SizeHint] = {}
+        self.size_rules: Sequence[NamedSizeRule] = ()
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{printable(name)}: {operand.desc}" for name, operand in self.inputs.items())

@@ -32,6 +32,7 @@ from .tensor import MLTensor
 
 if TYPE_CHECKING:
     from ..core.conversion import SizeHint
+    from ..core.size_rules import NamedSizeRule
     from ..run.program import Program
     from .context import MLContext
 
@@ -66,6 +67,7 @@ class DynamicGraphState(GraphState):
         numbers_preferred: the names that some programs have numbers for, with the title of such an operation.
         tailored: the number of programs that were compiled in the background for sizes far from the first.
         refusal: why the last program with numbers in place of all names has them, if formulas did not hold for its sizes.
+        size_rules: rules for the sizes of names, if the graph was made for some sizes alone.
     """
 
     __slots__ = (
@@ -82,6 +84,7 @@ class DynamicGraphState(GraphState):
         "numbers_needed",
         "numbers_preferred",
         "refusal",
+        "size_rules",
         "tailored",
         "variants",
         "versions",
@@ -106,6 +109,9 @@ class DynamicGraphState(GraphState):
         self._is_first_call = True
         builders = [operand.builder for operand in graph.inputs.values()]
         self._hints: Mapping[str, SizeHint] = getattr(builders[0], "size_hints", {}) if builders else {}
+        rules: Sequence[NamedSizeRule] = getattr(builders[0], "size_rules", ()) if builders else ()
+        # Inputs that no output depends on are left out, and so are their sizes.
+        self.size_rules = [rule for rule in rules if rule.names.issubset(self.names)]
         self._is_preparing, self.tailored = False, 0
         self._refused: list[RefusedNames] = []
         self.numbers_needed: dict[str, str] = {}
@@ -401,7 +407,10 @@ class DynamicGraphState(GraphState):
         """The size of each name, for inputs of these shapes."""
         from ..core.specialise import sizes_of
 
-        return sizes_of(self.inputs, dict(zip(self.inputs, key, strict=True)), subject)
+        sizes = sizes_of(self.inputs, dict(zip(self.inputs, key, strict=True)), subject)
+        for rule in self.size_rules:
+            rule.check(subject, sizes)
+        return sizes
 
     @staticmethod
     def _descs_at(operands: Mapping[str, Operand], sizes: Mapping[str, int]) -> dict[str, Desc]:

@@ -364,7 +364,9 @@ class Graph:
         return "\n".join(lines)
 
 
-_FOR_PASSES = ("drafts", "has_names", "listing", "original_of", "size_hints", "takes_all_types", "takes_empty")
+_FOR_PASSES = (
+    "drafts", "has_names", "listing", "original_of", "size_hints", "size_rules", "takes_all_types", "takes_empty"
+)  # fmt: skip
 """Attributes of builders for passes, which `dir` does not list."""
 
 

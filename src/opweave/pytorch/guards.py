@@ -1,85 +1,47 @@
-"""Rules for the sizes of arguments that `torch.export` has recorded: answers of branches on shapes, and ranges.
-
-A program has one side of each branch on a shape, so its results are wrong for sizes that take the other one. The rules are
-expressions of Python, which may come from the file of a stranger: `ast` reads them, and nothing runs them as code.
-"""
+"""Rules for the sizes of arguments that `torch.export` has recorded: answers of branches on shapes, and ranges."""
 
 from __future__ import annotations
 
 import ast
-import math
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch.utils import _pytree
 
-from ..support.errors import ValidationError
+from ..core.graph import Operand
+from ..core.size_rules import NamedSizeRule, SizeRule, parse_rule
+from ..core.sizes import Dimension, Size
 
 Source = tuple[int, int | None]
 """A size: the position of a flattened argument, and an axis; or the argument itself, if it is an integer, and None."""
 
-Formula = Callable[[Mapping[Source, int]], Any]
-
-_OPERATORS: dict[type, Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv,
-    ast.Mod: operator.mod,
-    ast.USub: operator.neg,
-    ast.Not: operator.not_,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "float": float,
-    "int": int,
-    "math.ceil": math.ceil,
-    "math.floor": math.floor,
-    "math.sqrt": math.sqrt,
-    "math.trunc": math.trunc,
-    "max": max,
-    "min": min,
-    "round": round,
-}
-
-MAX_EXPONENT = 8
-"""The largest exponent in rules: powers of sizes in files of strangers could have any number of digits."""
-
 
 @dataclass(frozen=True)
-class SizeRule:
-    """A rule that sizes must keep.
+class ArgumentRule:
+    """A rule that sizes of arguments must keep.
 
     Attributes:
-        text: the rule, as in "x.shape[0] <= 5".
-        sources: text of a size -> the size, for all that the rule reads.
-        formula: whether sizes keep the rule.
+        rule: the rule.
+        sources: text of a size in the rule -> the size.
     """
 
-    text: str
+    rule: SizeRule
     sources: Mapping[str, Source]
-    formula: Formula
 
-    def holds(self, sizes: Mapping[Source, int]) -> bool:
-        """Whether sizes keep the rule; one that divides by a size of 0 says nothing."""
-        try:
-            return bool(self.formula(sizes))
-        except ZeroDivisionError:
-            return True
+    def on(self, operands: Mapping[int, Operand]) -> NamedSizeRule | None:
+        """The rule for operands by the position of their argument; None if it reads another argument."""
+        dimensions: dict[str, str | int] = {}
+        for text, (position, axis) in self.sources.items():
+            if axis is None or position not in operands:
+                return None
+            size: Dimension = operands[position].shape[axis]
+            dimensions[text] = size.name if isinstance(size, Size) else size
+        return NamedSizeRule(self.rule, dimensions)
 
 
 class SizeRules:
-    """The rules of an exported program."""
+    """The rules of an exported program, whose flattened arguments have the names `arguments`."""
 
     def __init__(self, program: Any, arguments: Sequence[str]) -> None:
         self._rules = list(_rules(program, arguments))
@@ -87,23 +49,22 @@ class SizeRules:
         self._last: tuple[int, ...] = ()
         """The sizes of the last call that kept the rules."""
 
+    def on(self, operands: Mapping[int, Operand]) -> list[NamedSizeRule]:
+        """The rules for operands by the position of their argument, without those that read other arguments."""
+        return [named for rule in self._rules if (named := rule.on(operands)) is not None]
+
     def check(self, subject: str, leaves: Sequence[Any]) -> None:
         """Require sizes of flattened arguments that keep the rules."""
         sizes = tuple(leaves[i] if axis is None else leaves[i].shape[axis] for i, axis in self._sources)
         if sizes == self._last:
             return
         values = dict(zip(self._sources, sizes, strict=True))
-        for rule in self._rules:
-            if not rule.holds(values):
-                got = ", ".join(f"{text} = {values[source]}" for text, source in rule.sources.items())
-                raise ValidationError(
-                    f"{subject}: the module was exported for sizes with {rule.text}, and may compute something else for "
-                    f"others, got {got}; pass example arguments of such sizes to from_torch for another graph"
-                )
+        for item in self._rules:
+            item.rule.check(subject, {text: values[source] for text, source in item.sources.items()})
         self._last = sizes
 
 
-def _rules(program: Any, arguments: Sequence[str]) -> Iterator[SizeRule]:
+def _rules(program: Any, arguments: Sequence[str]) -> Iterator[ArgumentRule]:
     """The rules of a program whose flattened arguments have these names.
 
     Rules about strides and offsets are left out: these do not change the elements of an argument. So are rules that something
@@ -127,8 +88,8 @@ def _rules(program: Any, arguments: Sequence[str]) -> Iterator[SizeRule]:
     seen = set[str]()
     for text in (*texts, *getattr(program, "_guards_code", ())):
         rule = _parse(text, names)
-        if rule is not None and rule.text not in seen:
-            seen.add(rule.text)
+        if rule is not None and rule.rule.text not in seen:
+            seen.add(rule.rule.text)
             yield rule
 
 
@@ -163,20 +124,16 @@ def _paths_of(program: Any) -> list[list[str]]:
     return paths
 
 
-def _parse(text: str, names: Mapping[str, tuple[str, Source]]) -> SizeRule | None:
+def _parse(text: str, names: Mapping[str, tuple[str, Source]]) -> ArgumentRule | None:
     """A rule of sizes; None if it reads something else, or only keeps PyTorch from broadcasting."""
-    sources: dict[str, Source] = {}
     try:
-        tree = ast.parse(text, mode="eval").body
-        formula = _formula(tree, names, sources)
+        tree = parse_rule(text)
         shown = ast.unparse(_Shown(names).visit(tree))
-    except (_OtherRuleError, SyntaxError, RecursionError):
+    except (SyntaxError, RecursionError, MemoryError, ValueError):
         return None
-    return None if not sources or _keeps_from_broadcasting(tree) else SizeRule(shown, sources, formula)
-
-
-class _OtherRuleError(Exception):
-    """A rule reads something else than sizes."""
+    sources = dict(names.values())
+    rule = None if _keeps_from_broadcasting(tree) else SizeRule.parse(shown, sources)
+    return None if rule is None else ArgumentRule(rule, {size: sources[size] for size in rule.sizes})
 
 
 class _Shown(ast.NodeTransformer):
@@ -196,40 +153,3 @@ def _keeps_from_broadcasting(tree: ast.expr) -> bool:
         case ast.Compare(ops=[ast.NotEq()], left=left, comparators=[right]):
             return any(isinstance(side, ast.Constant) and side.value in (0, 1) for side in (left, right))
     return False
-
-
-def _formula(node: ast.expr, names: Mapping[str, tuple[str, Source]], sources: dict[str, Source]) -> Formula:
-    """A function of sizes for an expression; adds the sizes that it reads to `sources`."""
-
-    def parts(nodes: Sequence[ast.expr]) -> list[Formula]:
-        return [_formula(item, names, sources) for item in nodes]
-
-    match = names.get(ast.unparse(node))
-    if match is not None:
-        shown, source = match
-        sources[shown] = source
-        return lambda sizes: sizes[source]
-    match node:
-        case ast.Constant(value=bool() | int() | float() as number):
-            return lambda _: number
-        case ast.UnaryOp(op=kind, operand=operand) if type(kind) in _OPERATORS:
-            return _call(_OPERATORS[type(kind)], parts([operand]))
-        case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int() as exponent)) if (
-            0 <= exponent <= MAX_EXPONENT
-        ):
-            return _call(lambda base: base**exponent, parts([left]))
-        case ast.BinOp(left=left, op=kind, right=right) if type(kind) in _OPERATORS:
-            return _call(_OPERATORS[type(kind)], parts([left, right]))
-        case ast.Compare(left=left, ops=[kind], comparators=[right]) if type(kind) in _OPERATORS:
-            return _call(_OPERATORS[type(kind)], parts([left, right]))
-        case ast.BoolOp(op=kind, values=values):
-            join = all if isinstance(kind, ast.And) else any
-            terms = parts(values)
-            return lambda sizes: join(term(sizes) for term in terms)
-        case ast.Call(func=function, args=arguments, keywords=[]) if ast.unparse(function) in _FUNCTIONS:
-            return _call(_FUNCTIONS[ast.unparse(function)], parts(arguments))
-    raise _OtherRuleError
-
-
-def _call(function: Callable[..., Any], parts: Sequence[Formula]) -> Formula:
-    return lambda sizes: function(*[part(sizes) for part in parts])

@@ -17,6 +17,7 @@ from ..core.size_values import variables_in
 from ..core.sizes import Size
 from ..support.errors import NotSupportedError
 from .convert import FallbackCall, LabellingBuilder, ProgramConversion
+from .guards import SizeRules
 from .sizes import SizeNames
 from .tensors import data_type_of, require_dense, shape_of
 from .views import leaves_of, replay, roots_of, written_arguments_of
@@ -79,6 +80,7 @@ class ConvertedProgram:
         arguments: the names of the flattened arguments.
         fallbacks: calls that PyTorch runs.
         operands: node of the program -> the operands that it became, for comparisons.
+        rules: the rules for sizes of arguments.
         sources: node that views are made from -> its position among the arguments, the tensor of a parameter or buffer, or the
             output of a result.
     """
@@ -90,6 +92,7 @@ class ConvertedProgram:
     constants: dict[int, Any]
     arguments: list[str]
     fallbacks: list[FallbackCall]
+    rules: SizeRules
     operands: dict[Any, tuple[MLOperand, ...]] = field(default_factory=dict)
     sources: dict[Any, Any] = field(default_factory=dict)
 
@@ -130,7 +133,7 @@ def convert_program(
     `names` are the names of dimensions, by input and axis; `numbers` are those of PyTorch's symbols, for a static graph. With
     `shares`, `ConvertedProgram.results_of` makes views of arguments and results in place of the graph.
     """
-    program = _without_vmap(program)
+    exported, program = program, _without_vmap(program)
     signature = program.graph_signature
     placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     builder = LabellingBuilder(context)
@@ -171,12 +174,18 @@ def convert_program(
         operand = builder.input(name, data_type, _declare(name, shape_of(meta), sizes, names))
         inputs.append(ProgramInput(name, position, tensor, meta.dtype))
         values.append(operand)
+    operands = {item.position: builder.inputs[item.name] for item in inputs if item.position is not None}
+    rules = SizeRules(exported, arguments)
+    builder.size_rules = rules.on(operands)
+    for rule in builder.size_rules:
+        if not rule.names:  # `numbers` are in place of all names
+            rule.check("from_torch", {})
     for index, size in later:
         values[index] = sizes.size_of(size, f"from_torch: input {signature.input_specs[index].arg.name!r}")
     conversion = ProgramConversion(builder, sizes, takes_fallback=fallback == "auto")
     results, final = conversion.run(program.graph_module, values)
     builder.label = ""
-    ends = _Ends(program, conversion, inputs, values, constants, arguments, shares=shares)
+    ends = _Ends(program, conversion, inputs, values, constants, arguments, rules, shares=shares)
     return ends.build(list(results), final)
 
 
@@ -246,11 +255,12 @@ class _Ends:
         values: list[Any],
         constants: dict[int, Any],
         arguments: list[str],
+        rules: SizeRules,
         *,
         shares: bool,
     ) -> None:
         self.program, self.conversion, self.inputs, self.values = program, conversion, inputs, values
-        self.constants, self.arguments, self.shares = constants, arguments, shares
+        self.constants, self.arguments, self.rules, self.shares = constants, arguments, rules, shares
         self.ends: dict[str, MLOperand] = {}
         # Name of an output -> the node whose memory it has in PyTorch.
         self._owners: dict[str, Any] = {}
@@ -296,6 +306,7 @@ class _Ends:
             self.constants,
             self.arguments,
             conversion.fallbacks,
+            self.rules,
             conversion.operands,
             self._sources,
         )

@@ -23,7 +23,6 @@ from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 from .convert import FallbackCall
 from .export import check_devices, check_module, export, flatten, names_of
-from .guards import SizeRules
 from .program import ConvertedProgram, ProgramInput, ProgramOutput, convert_program
 from .sizes import numbers_of
 from .tensors import PARTS, array_of, data_type_of, tensor_of
@@ -69,7 +68,6 @@ class ModuleRunner:
         check_devices({name: t for name, t in program.state_dict.items() if isinstance(t, torch.Tensor)})
         self.program, self.context, self.names = program, context, names
         self.converted: ConvertedProgram = convert_program(program, context, names, fallback=fallback, shares=shares)
-        self._rules = SizeRules(program, self.converted.arguments)
         self._targets = frozenset(self.converted.writes.values())
         self._returns_sizes = any(isinstance(output.value, Size) for output in self.converted.outputs)
         self._last_shapes: dict[str, tuple[int, ...]] = {}
@@ -127,7 +125,7 @@ class ModuleRunner:
         if graph is not None:
             arrays = self._memory_of(subject, leaves)
             sizes_of(graph.inputs, {name: tuple(arrays[name].shape) for name in graph.inputs}, subject)
-        self._rules.check(subject, leaves)
+        self.converted.rules.check(subject, leaves)
 
     def inputs_of(self, subject: str, leaves: Sequence[Any]) -> dict[str, Any]:
         """The inputs of the graph by name; copies of buffers, so that a measurement does not change them."""
@@ -160,7 +158,7 @@ class ModuleRunner:
         """The outputs of the graph by name, and the sizes of names."""
         graph = self.converted.graph
         if graph is None:
-            self._rules.check("call", leaves)
+            self.converted.rules.check("call", leaves)
             return {}, self._result_sizes(leaves)
         arrays = self._memory_of("call", leaves)
         for target in self._targets:
@@ -168,7 +166,7 @@ class ModuleRunner:
         feed = {name: arrays[name] for name in graph.inputs}
         shapes = {name: tuple(value.shape) for name, value in feed.items()}
         self._check_shapes(graph, shapes)
-        self._rules.check("call", leaves)
+        self.converted.rules.check("call", leaves)
         in_place = {name: feed[self.converted.writes[name]] for name in self._in_place}
         results: dict[str, Any]
         if kind == "tensor":

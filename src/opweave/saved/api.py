@@ -17,7 +17,16 @@ from ..support import lazy_imports
 from ..support.errors import DataError, ValidationError, require, require_flags
 from ..support.names import printable, short_repr
 from .container import Container, ContainerWriter, read_json
-from .graphs import GraphReader, GraphWriter, decode_guards, decode_hints, encode_guards, encode_hints
+from .graphs import (
+    GraphReader,
+    GraphWriter,
+    decode_guards,
+    decode_hints,
+    decode_rules,
+    encode_guards,
+    encode_hints,
+    encode_rules,
+)
 from .parts import FileParts, add_exported, add_parts, seal
 from .values import Damaged
 
@@ -64,6 +73,8 @@ def writer_of(graph: MLGraph, key: str = "", is_exported: bool = False) -> Conta
         "size_hints": encode_hints(getattr(builder, "size_hints", {})),
         "fuse": state.is_fused,
     }
+    if rules := getattr(state, "size_rules", ()):
+        manifest["size_rules"] = encode_rules(rules)
     graphs.finish()
     if is_exported:
         manifest["left_out"] = add_exported(writer, [part for program in state.programs for part in program.export()])
@@ -115,14 +126,14 @@ def _build(
     trusted: bool,
     check: Callable[[Mapping[str, Operand]], object],
 ) -> MLGraph:
-    hints = decode_hints(manifest["size_hints"])
+    hints, rules = decode_hints(manifest["size_hints"]), decode_rules(manifest.get("size_rules", []))
     reader = GraphReader(
         container, manifest["operations"], manifest["constants"], trusted, context.backend.max_byte_length
     )
 
     def outputs_of(entry: Any) -> tuple[NamedBuilder, dict[str, Operand]]:
         builder = NamedBuilder(context)
-        builder.size_hints = hints
+        builder.size_hints, builder.size_rules = hints, rules
         return builder, reader.decode(entry, builder, _add_input)
 
     has_variants, variants = "variants" in manifest, []

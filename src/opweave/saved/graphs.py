@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from ..support.names import short_repr
 from .container import Container, ContainerWriter
 from .operations import find_operation, reference_of
 from .values import MAX_DEPTH, Damaged, check_computed, decode, decode_dimension, encode, encode_dimension
+
+if TYPE_CHECKING:
+    from ..core.size_rules import NamedSizeRule
 
 SMALL = "opweave.small"
 """The section of all small constants, one behind the other."""
@@ -357,6 +360,31 @@ def decode_hints(entry: Any) -> dict[str, SizeHint]:
         _require(fits, "the least and greatest size", item)
         hints[name] = SizeHint(least, greatest)
     return hints
+
+
+def encode_rules(rules: Sequence[NamedSizeRule]) -> list[Any]:
+    """The rules for sizes, as JSON: the text of each, and the names and numbers of the sizes in the text."""
+    return [[item.rule.text, dict(item.dimensions)] for item in rules]
+
+
+def decode_rules(entry: Any) -> list[NamedSizeRule]:
+    """The rules for sizes that `encode_rules` has written."""
+    _require(_is_list(entry, list), "a list of rules for sizes", entry)
+    if not entry:
+        return []
+    from ..core.size_rules import NamedSizeRule, SizeRule  # few files have rules
+
+    rules = []
+    for item in entry:
+        _require(len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], dict), "a rule for sizes", item)
+        text, sizes = item
+        for size in sizes.values():
+            _require(isinstance(size, str) or type(size) is int, "a name or a size", size)
+        rule = SizeRule.parse(text, sizes)
+        if rule is None:
+            raise Damaged(f"expected a rule of the sizes {[*sizes]}, got {short_repr(text)}")
+        rules.append(NamedSizeRule(rule, {size: sizes[size] for size in rule.sizes}))
+    return rules
 
 
 def _data_type(value: Any) -> Any:
