@@ -205,14 +205,23 @@ def _number(bound: Tensor | None) -> int | float | None:
 
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
-"""The default of the upper bound of Clip before operator set 11; that of the lower one is its negative."""
+"""The default of the upper bound of Clip before operator set 11, for all types; that of the lower one is its negative."""
+
+LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": 2.0**128 - 2.0**120,
+    "float32": MAX_FLOAT32,
+    "float64": float(np.finfo(np.float64).max),
+}
+"""The default from operator set 11 on: the largest finite number of the type."""
 
 
 @converts("Clip", moved=["min", "max"])
 def _(b: MLGraphBuilder, x: MLOperand, min: Tensor | None = None, max: Tensor | None = None, *, opset: int) -> Tensor:
+    if is_float(x):  # the defaults are finite, so that they cut off infinity
+        largest = MAX_FLOAT32 if opset < 11 else LARGEST[x.data_type]
+        min, max = np.array(-largest) if min is None else min, np.array(largest) if max is None else max
     low, high = _number(min), _number(max)
-    if opset < 11:  # the bounds were attributes, whose defaults also cut off infinity
-        low, high = -MAX_FLOAT32 if min is None else low, MAX_FLOAT32 if max is None else high
     is_computed = (min is not None and low is None) or (max is not None and high is None)
     if not is_computed and (low is None or high is None or not low > high):
         return b.clamp(x, min_value=low, max_value=high)
