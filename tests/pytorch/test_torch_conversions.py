@@ -44,6 +44,17 @@ def test_parameters_are_arrays() -> None:
     np.testing.assert_array_equal(magnitude_session(TensorProto.FLOAT).run(None, {"x": parameter})[0], np.abs(X))
 
 
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int64"])
+def test_read_only_memory_is_a_tensor_of_the_same_type(name: str) -> None:
+    from opweave.pytorch import fallback, tensors
+
+    array = X.astype(name)
+    array.flags.writeable = False
+    tensor = tensors.tensor_of(fallback._writable(array), dtype := getattr(torch, name))
+    assert (tensor.dtype, tensor.data_ptr()) == (dtype, array.ctypes.data)
+    assert tensor.to(torch.float32).tolist() == X.tolist()
+
+
 def test_bfloat16_is_named_with_what_to_do() -> None:
     tensor = torch.from_numpy(X).to(torch.bfloat16)
     array = as_array(tensor, "it")

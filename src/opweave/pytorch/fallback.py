@@ -87,10 +87,9 @@ def _writable(array: np.ndarray) -> np.ndarray:
 
 class _Writable:
     def __init__(self, array: np.ndarray) -> None:
-        interface = dict(array.__array_interface__)
+        # The protocol has no codes for data types that NumPy lacks.
+        interface = dict(array.view(f"u{array.itemsize}").__array_interface__)
         interface["data"] = (interface["data"][0], False)
-        if array.dtype.kind == "V":
-            interface["typestr"] = f"|V{array.itemsize}"
         self.__array_interface__ = interface
         self.array = array
 

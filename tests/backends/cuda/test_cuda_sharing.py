@@ -18,7 +18,9 @@ from support.cuda_driver import CpuDriver, OnDevice, context_on
 from support.foreign import OnHost
 
 import opweave as ow
+from opweave.backends.cuda import sharing
 from opweave.core.dtypes import ANY, DataType
+from opweave.core.graph import Desc
 from opweave.memory import copies, dlpack
 
 CUDA = (dlpack.CUDA, 0)
@@ -213,6 +215,12 @@ def test_streams_of_the_consumer(driver: CpuDriver, context: ow.MLContext) -> No
         with pytest.raises(BufferError, match="is lent where it is"):
             tensor.__dlpack__(**options)
     tensor.__dlpack__(dl_device=CUDA, copy=False)
+
+
+@pytest.mark.parametrize("data_type", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4"])
+def test_interface_refuses_types_without_a_code(data_type: Any, context: ow.MLContext) -> None:
+    with pytest.raises(AttributeError, match=f"has no code for {data_type}"):
+        sharing.interface(0, Desc(data_type, (2,)), context.backend.space.driver, read_only=True)  # type: ignore[attr-defined]
 
 
 def test_flags_of_tensors_count(context: ow.MLContext) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from opweave.backends.gpu.constants import GpuConstant
 from opweave.backends.gpu.contraction import layout
+from opweave.core.dtypes import INFO, numpy_type
 
 
 @pytest.fixture(params=[1, 3])
@@ -88,6 +89,13 @@ def test_in_parts_computes_parts_on_request(names: str) -> None:
     for name in names.split(", "):
         np.testing.assert_array_equal(parts[name].make(), wanted[name])
     assert len(calls) == names.count("kept")
+
+
+def test_keys_of_different_types_and_shapes_differ() -> None:
+    raw = np.arange(6, dtype=np.uint8)
+    narrow = [numpy_type(data_type) for data_type, info in INFO.items() if info.bits <= 8]
+    sources = [raw.view(dtype).reshape(shape) for dtype in narrow for shape in ((2, 3), (3, 2))]
+    assert len({GpuConstant.of(source).then(np.transpose).key for source in sources}) == len(sources)
 
 
 @pytest.mark.usefixtures("threads")

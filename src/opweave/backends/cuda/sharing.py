@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...core.dtypes import ANY
+from ...core.dtypes import ANY, numpy_type
 from ...core.graph import Desc
 from ...memory import dlpack
 from ...support.errors import ValidationError, require
@@ -118,10 +118,19 @@ def _check_layout(
 
 
 def interface(address: int, desc: Desc, driver: Driver, *, read_only: bool) -> dict[str, Any]:
-    """The `__cuda_array_interface__` of a tensor; consumers wait for the stream in it."""
+    """The `__cuda_array_interface__` of a tensor; consumers wait for the stream in it.
+
+    Raises:
+        AttributeError: the protocol has no code for the data type, as for bfloat16.
+    """
+    dtype = numpy_type(desc.data_type)
+    if dtype.isbuiltin != 1:
+        raise AttributeError(
+            f"__cuda_array_interface__ has no code for {desc.data_type}; DLPack has: torch.from_dlpack(…)"
+        )
     return {
         "shape": desc.shape,
-        "typestr": np.dtype(desc.data_type).str,
+        "typestr": dtype.str,
         "data": (address, read_only),
         "strides": None,
         "stream": handle(driver),

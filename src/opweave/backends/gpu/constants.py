@@ -56,7 +56,8 @@ class GpuConstant:
     @property
     def key(self) -> Hashable:
         """A key that is equal for constants with the same bytes, while `source` exists."""
-        how = (self.source.dtype.str, *self.how) if self.how else ()
+        # Not `dtype.str`, which is "<V1" for most types of 8, 4 and 2 bits.
+        how = (self.source.dtype, self.source.shape, *self.how) if self.how else ()
         return self.source.ctypes.data, self.source.nbytes, how
 
     @property

@@ -57,7 +57,7 @@ class _Structure:
         if isinstance(value, ir.Expr):
             return self._expression(value)
         if isinstance(value, GpuConstant):
-            return GpuConstant, value.how, self.of(value.source.shape), value.source.dtype.str
+            return GpuConstant, value.how, self.of(value.source.shape), value.source.dtype
         if isinstance(value, Contraction):
             return self._contraction(value)
         if is_dataclass(value):
