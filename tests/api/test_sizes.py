@@ -716,6 +716,14 @@ def test_size_that_is_no_value_of_the_data_type(context: ow.MLContext) -> None:
     assert context.compute(graph, {"x": np.ones(255, "uint8")})["y"].tolist() == [0] * 255
     with pytest.raises(ow.ValidationError, match=r"add 'a': 256 is not a value of uint8; the sizes are n = 256"):
         graph.compute_shapes({"x": [256]})
+    builder = ow.MLGraphBuilder(context)
+    x = builder.input("x", "float32", ["n"])
+    graph = builder.build({"y": x * x.shape[0] ** 5})
+    assert graph.compute_shapes({"x": [7000]}) == {"y": (7000,)}
+    with pytest.raises(
+        ow.ValidationError, match=r"mul: 32768000000000000000 is not an integer of 64 bits, .*; the sizes are n = 8000"
+    ):
+        graph.compute_shapes({"x": [8000]})
 
 
 def test_saved_model_computes_sizes_that_are_data(tmp_path: Path) -> None:

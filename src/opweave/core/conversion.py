@@ -21,7 +21,7 @@ Number: TypeAlias = int | float
 Long: TypeAlias = "int"
 """The IDL's `long`; a plain `int` annotation means `unsigned long`, which nearly all attributes are."""
 Integer: TypeAlias = "int"
-"""A signed or unsigned integer of 64 bits, for operations that no user calls."""
+"""An integer of any size, for operations that no user calls."""
 
 Unconverted: TypeAlias = Any
 """A value that stays as it is, for operations that no user calls."""
@@ -29,7 +29,7 @@ Unconverted: TypeAlias = Any
 Converter: TypeAlias = Callable[[str, Any], Any]
 
 
-def _integer(low: int, high: int) -> Converter:
+def _integer(low: float, high: float) -> Converter:
     def convert(name: str, value: Any) -> int:
         if type(value) is Size:  # stands for an integer until the graph runs
             least, greatest = interval(value)
@@ -170,7 +170,7 @@ _CONVERTERS: dict[str, Converter] = {
     "DataType": _data_type,
     "Unconverted": lambda name, value: value,
     "Sequence[int]": _sequence(_UNSIGNED_LONG),
-    "Sequence[Integer]": _sequence(_integer(-(2**63), 2**64 - 1)),
+    "Sequence[Integer]": _sequence(_integer(-math.inf, math.inf)),
     "Sequence[float]": _sequence(_double),
     "int | Sequence[int]": _either(_UNSIGNED_LONG, _sequence(_UNSIGNED_LONG)),
 }

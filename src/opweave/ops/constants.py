@@ -71,6 +71,10 @@ def array_of_sizes(value: Any) -> np.ndarray:
     return scalar
 
 
+INTEGERS = -(2**63), 2**64 - 1
+"""The range of integers that engines can take as numbers of sizes."""
+
+
 @op(output=Limits(ANY, ranks=(0, N)))
 def sizes(
     self: Builder, values: Sequence[Integer], data_type: DataType, shape: Sequence[int], *, label: str = ""
@@ -86,10 +90,11 @@ def sizes(
     """
     count = prod(shape)
     require(count == len(values), f"shape must have {len(values)} elements, got {list(shape)}")
+    info = INFO[data_type]
+    low, high = INTEGERS if info.kind == "f" else (info.lowest, info.highest)
+    rule = "an integer of 64 bits, as values of sizes must be" if info.kind == "f" else f"a value of {data_type}"
     for value in values:
-        if (info := INFO[data_type]).kind != "f":
-            fits = may_be_within(value, info.lowest, info.highest)
-            require(fits, f"{value} is not a value of {data_type}")
+        require(may_be_within(value, low, high), f"{value} is not {rule}")
     return Desc(data_type, tuple(shape))
 
 
