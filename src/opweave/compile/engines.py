@@ -63,7 +63,7 @@ class Measurement:
         """Further remarks: refused engines, and whether the measurement is kept."""
         notes = self._notes()
         if not self.is_kept:
-            notes.append("not kept" if self.rounds or self.refused else "there is no other engine for it")
+            notes.append(_not_kept() if self.rounds or self.refused else "there is no other engine for it")
         return "; ".join(notes)
 
     @property
@@ -94,6 +94,12 @@ class Measurement:
 
     def _notes(self) -> list[str]:
         return [*filter(None, [self.note]), *(f"{name} refused: {reason}" for name, reason in self.refused.items())]
+
+
+def _not_kept() -> str:
+    """A remark with the reason why measurements are not kept."""
+    reason = disk_cache.obstacle()
+    return f"not kept: {reason}" if reason else "not kept"
 
 
 @record(eq=True, slots=False)

@@ -35,6 +35,9 @@ MAX_FILE_BYTES = 2**28
 DEFAULT_LIMIT = 2**28
 """The default of `$OPWEAVE_CACHE_BYTES`: thousands of compiled expressions, which take some kilobytes each."""
 
+MIN_LIMIT = 2**10
+"""The smallest limit with room for a measurement of one graph, which takes about 700 bytes."""
+
 TOUCH_SECONDS = 60
 """A use updates a file's modification time only if that is older than this."""
 
@@ -161,6 +164,19 @@ def store(key: str, kind: str, data: bytes) -> bool:
     except OSError:
         return False
     return True
+
+
+def obstacle() -> str:
+    """The reason why no file can be stored, as a phrase; empty if files can be."""
+    if limit() < MIN_LIMIT:
+        return f"OPWEAVE_CACHE_BYTES is {limit()}"
+    try:
+        folder = _file("key", "kind", create=True, warns=False).parent
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if not folder.is_dir():
+        return f"{folder} is no directory"
+    return "" if os.access(folder, os.W_OK) else f"{folder} is read-only"
 
 
 def _index(place: Path, key: str) -> None:
