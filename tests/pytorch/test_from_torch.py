@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,13 @@ from opweave.pytorch.sizes import numbers_of
 ROOT = Path(__file__).parents[2]
 
 CPU = ow.ml.create_context(device="cpu", verify=False)
+
+
+@dataclass
+class NoTree:
+    """A class that PyTorch does not take apart."""
+
+    x: Any
 
 
 def module_of(function: Any, **buffers: Any) -> nn.Module:
@@ -360,7 +368,12 @@ def test_fallback_runs_on_reference() -> None:
         (
             module_of(lambda self, x: x if x.sum() > 0 else -x),
             (torch.ones(2),),
-            "branch or a shape that depends on values.*torch.where",
+            r"branch or a shape that depends on values, .*: test_from_torch\.py:\d+, .*x if x.sum\(\) > 0.*torch.where",
+        ),
+        (
+            module_of(lambda self, x: NoTree(x)),
+            (torch.ones(2),),
+            r"returns .*NoTree, .*call torch\.export\.register_dataclass",
         ),
         (module_of(lambda self, x: x * x.sum().item()), (torch.ones(2),), "the number depends on values"),
     ],
@@ -497,6 +510,26 @@ def test_tensor_that_is_several_arguments_of_the_example() -> None:
         compiled = ow.from_torch(module, (example,), {"more": [example, example]}, context=CPU)
         args, more = (torch.randn(3),), [torch.randn(3), torch.randn(3)]
         torch.testing.assert_close(compiled(*args, more=more), module(*args, more=more))
+
+
+def test_operators_that_write_to_their_first_argument() -> None:
+    def run(self: Any, x: Any) -> Any:
+        self.bits |= x
+        self.bits ^= 1
+        self.bits &= x + 5
+        self.bits <<= 2
+        self.bits >>= torch.tensor([1, 0])
+        y = self.floats.clone().transpose_(0, 1)
+        y.pow_(x + 1).floor_divide_(torch.tensor(2.0))
+        return y, self.bits + 0
+
+    def make() -> nn.Module:
+        return module_of(run, bits=torch.tensor([1, 6]), floats=torch.tensor([[1.5, 2.0], [3.0, 4.0]]))
+
+    compiled, module = ow.from_torch(make(), (torch.tensor([2, 3]),), context=CPU, fallback="error"), make()
+    for _ in range(2):
+        for got, want in zip(compiled(torch.tensor([2, 3])), module(torch.tensor([2, 3])), strict=True):
+            torch.testing.assert_close(got, want)
 
 
 def test_sizes_without_a_graph() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -86,19 +88,35 @@ def _error_of(module: Any, error: Exception) -> Exception:
     name = type(module).__name__
     if kind == "GuardOnDataDependentSymNode" or "data-dependent" in text:
         first = str(error).strip().splitlines()[0] if str(error).strip() else kind
+        place = _place_of(error) or first[:300]
         return NotSupportedError(
-            f"from_torch: {name} has a branch or a shape that depends on values, which a graph cannot have: {first[:300]}; "
-            "write torch.where or torch.cond in place of the branch, or torch._check(…) if the answer is always the same, or "
-            "call this part outside of the module"
+            f"from_torch: {name} has a branch or a shape that depends on values, which a graph cannot have: {place}; "
+            "write torch.where or torch.cond in place of the branch, or torch._check(…) if the answer is always the same; "
+            "torch.compile(module, backend='opweave') leaves such parts to Python"
         )
     if isinstance(error, TypeError) and ("forward()" in text or text.startswith(_UNBOUND)):
         return ValidationError(f"from_torch: the arguments do not fit {name}: {text[:300]}")
+    if (output := re.search(r"Found <class '([^']+)'> in output", text)) is not None:
+        return NotSupportedError(
+            f"from_torch: {name} returns {output[1]}, whose tensors PyTorch does not know; call "
+            "torch.export.register_dataclass(…) for a dataclass, or return a tuple, a named tuple or a dictionary"
+        )
     if kind in ("UserError", "ConstraintViolationError"):
         return ValidationError(f"from_torch: torch.export refuses {name}: {text[:600]}")
     return NotSupportedError(
-        f"from_torch: torch.export refuses {name} ({kind}: {text[:600]}); a program that torch.export makes with other "
-        "options can be passed in place of the module"
+        f"from_torch: torch.export refuses {name} ({kind}: {text[:600]}); pass a program that torch.export makes with other "
+        "options, or use torch.compile(module, backend='opweave'), which leaves such parts to Python"
     )
+
+
+def _place_of(error: Exception) -> str:
+    """The line of the user's module at which PyTorch refuses a program; empty if the message has none."""
+    stack = str(error).partition("following call raised")[2]
+    lines = re.findall(r'File "([^"]+)", line (\d+), in ([^\n]*)(?:\n +(?!File)([^\n]+))?', stack)
+    if not lines:
+        return ""
+    file, number, function, code = lines[-1]
+    return f"{Path(file).name}:{number}, {code or function}"
 
 
 # Dimensions ----------------------------------------------------------------------------------------------------------

@@ -136,15 +136,39 @@ def _is_alias(value: Any, base: Any) -> bool:
     return any(isinstance(leaf, torch.Tensor) and _is_alias_of(leaf, base) for leaf in leaves)
 
 
+_OPERATORS = {
+    "__iand__": "bitwise_and",
+    "__ilshift__": "bitwise_left_shift",
+    "__ior__": "bitwise_or",
+    "__irshift__": "bitwise_right_shift",
+    "__ixor__": "bitwise_xor",
+}
+"""Python's operators that write to their first argument -> the operator that returns the result."""
+
+
 @cache
 def functional(target: Any) -> Any:
     """The operator that computes the result of one that writes to its first argument: `add` for `add_`."""
     namespace, _, name = schema_of(target).name.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None)
-    overload = str(target).rpartition(".")[2]
-    if name.endswith("_") and packet is not None and overload in packet.overloads():
-        return getattr(packet, overload)
-    raise NotSupportedError(f"from_torch: {target} writes to an argument, and PyTorch has no form of it that does not")
+    result = _OPERATORS.get(name, name.removesuffix("_"))
+    packet = None if result == name else getattr(getattr(torch.ops, namespace), result, None)
+    if packet is not None:
+        types = _types_of(target)
+        overload = str(target).rpartition(".")[2]
+        # The overload of the same name comes first; `pow_.Tensor` is `pow.Tensor_Tensor`.
+        for other in sorted(packet.overloads(), key=lambda other: other != overload):
+            candidate = getattr(packet, other)
+            if other == overload or (_types_of(candidate) == types and not is_mutable(candidate)):
+                return candidate
+    raise NotSupportedError(
+        f"from_torch: {target} writes to an argument, and PyTorch has no form of it that does not; compute a new tensor, and "
+        "copy_ it into the argument"
+    )
+
+
+def _types_of(target: Any) -> list[str]:
+    """The types of an operator's arguments."""
+    return [str(argument.type) for argument in schema_of(target).arguments]
 
 
 def roots_of(module: Any) -> dict[Any, Any]:
