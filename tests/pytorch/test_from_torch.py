@@ -532,6 +532,31 @@ def test_operators_that_write_to_their_first_argument() -> None:
             torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "rows", "message"),
+    [
+        ({"x": {-1: "n"}}, 2, r"dynamic_shapes\['x'\] is for a tensor of 2 dimensions, .* got the axis -1"),
+        (({2: "n"},), 2, r"dynamic_shapes\[0\] is for a tensor of 2 dimensions, .* got the axis 2"),
+        ({"x": {0: "n"}}, 1, r"\.shape\[0\] is dynamic, .*pass an example with a size of at least 2"),
+    ],
+)
+def test_dynamic_shapes_that_pytorch_leaves_out(shapes: Any, rows: int, message: str) -> None:
+    module = module_of(None)
+    module.forward = lambda x: x + 1
+    with pytest.raises(ow.ValidationError, match=message):
+        ow.from_torch(module, (torch.ones(rows, 3),), dynamic_shapes=shapes, context=CPU)
+
+
+def test_example_arguments_may_be_arrays() -> None:
+    module, x = nn.Linear(3, 2).eval(), np.ones((4, 3), "float32")
+    compiled = ow.from_torch(module, (x,), dynamic_shapes=({0: "n"},), context=CPU)
+    np.testing.assert_allclose(compiled(x[:3]), module(torch.tensor(x[:3])).detach(), rtol=1e-6)
+    with pytest.raises(
+        ow.ValidationError, match=r"'input' must be a tensor, as in the export, got None; pass such arg"
+    ):
+        compiled(None)
+
+
 def test_sizes_without_a_graph() -> None:
     module = module_of(None)
     module.forward = lambda x: (x.shape[0] * 2, x)

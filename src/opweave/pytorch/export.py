@@ -9,10 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree
 
 from ..support.errors import NotSupportedError, ValidationError, require
+from ..support.names import short_repr
+
+OTHER_FORM = "pass such arguments to from_torch for another graph"
+"""Advice for arguments of another form than those of the export."""
 
 
 def check_module(module: Any) -> None:
@@ -63,13 +68,15 @@ def export(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, d
 
 
 def _apart(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The arguments, with an own object for each tensor.
+    """The arguments, with an own object for each tensor, and tensors in place of NumPy's arrays.
 
     PyTorch takes a tensor that is passed twice as one input, and a parameter that is passed as the parameter.
     """
     seen = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
 
     def own(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray):
+            return torch.tensor(leaf)
         if isinstance(leaf, torch.Tensor) and id(leaf) in seen:
             return leaf.detach()
         seen.add(id(leaf))
@@ -100,6 +107,11 @@ def _error_of(module: Any, error: Exception) -> Exception:
         return NotSupportedError(
             f"from_torch: {name} returns {output[1]}, whose tensors PyTorch does not know; call "
             "torch.export.register_dataclass(…) for a dataclass, or return a tuple, a named tuple or a dictionary"
+        )
+    if (size := re.search(r"0/1 specialized due to hint of [01] for dimension (\S+\])", text)) is not None:
+        return ValidationError(
+            f"from_torch: {size[1]} is dynamic, and PyTorch takes sizes of 0 and 1 in the example as fixed; pass an example "
+            "with a size of at least 2, and calls may then have any"
         )
     if kind in ("UserError", "ConstraintViolationError"):
         return ValidationError(f"from_torch: torch.export refuses {name}: {text[:600]}")
@@ -138,7 +150,11 @@ def with_dims(shapes: Any) -> Any:
 
 
 def names_of(program: Any, module: Any, args: Sequence[Any], kwargs: Any, shapes: Any) -> dict[tuple[str, int], str]:
-    """The names of dimensions in `dynamic_shapes`, by input of the program and axis."""
+    """The names of dimensions in `dynamic_shapes`, by input of the program and axis.
+
+    Raises:
+        ValidationError: a tensor does not have an axis; PyTorch leaves such an axis out.
+    """
     if shapes is None:
         return {}
     from torch.export.dynamic_shapes import _combine_args, _tree_map_with_path
@@ -148,6 +164,12 @@ def names_of(program: Any, module: Any, args: Sequence[Any], kwargs: Any, shapes
     def note(path: Any, value: Any, spec: Any) -> None:
         # That of an integer is a dimension itself.
         axes = spec if isinstance(spec, (tuple, list)) else ()
+        for axis in spec if isinstance(spec, Mapping) else ():
+            require(
+                axis in range(len(value.shape)),
+                f"from_torch: dynamic_shapes{_pytree.keystr(path)} is for a tensor of {len(value.shape)} dimensions, whose "
+                f"axes are numbered from 0, got the axis {short_repr(axis)}",
+            )
         pairs = spec.items() if isinstance(spec, Mapping) else enumerate(axes)
         by_input.append({axis: name for axis, dim in pairs if (name := _name_of(dim))})
 
@@ -190,7 +212,9 @@ def flatten(subject: str, expected: Any, args: Sequence[Any], kwargs: Mapping[st
     got = f"{len(args)} positional and {sorted(kwargs)}"
     expected_text = f"{positional.num_children} positional and {sorted(keywords.context or ())}"
     if got != expected_text:
-        raise ValidationError(f"{subject}: the arguments must be as those of the export, {expected_text}, got {got}")
+        raise ValidationError(
+            f"{subject}: the arguments must be as those of the export, {expected_text}, got {got}; {OTHER_FORM}"
+        )
     place, text, other = _first_difference(expected, structure, "")
     raise ValidationError(f"{subject}: {place} must be {text}, as in the export, got {other}")
 

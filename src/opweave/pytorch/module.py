@@ -39,8 +39,8 @@ def from_torch(
 
     Args:
         module: a `torch.nn.Module` in evaluation mode, or a `torch.export.ExportedProgram`.
-        args: example arguments of the module: a sequence of tensors, numbers, and nested lists and dictionaries of them.
-            All calls have the shapes of these tensors, except for `dynamic_shapes`. Not for an exported program.
+        args: example arguments of the module: a sequence of tensors, arrays, numbers, and nested lists and dictionaries of
+            them. All calls have the shapes of these tensors, except for `dynamic_shapes`. Not for an exported program.
         kwargs: example keyword arguments.
         dynamic_shapes: dimensions that may differ in calls, as `torch.export.export` takes them, by parameter. Names may be
             strings: `{"x": {0: "batch"}}`. Their sizes in the example must be at least 2: PyTorch takes 1 as fixed.

@@ -181,7 +181,14 @@ def convert_program(
         if not rule.names:  # `numbers` are in place of all names
             rule.check("from_torch", {})
     for index, size in later:
-        values[index] = sizes.size_of(size, f"from_torch: input {signature.input_specs[index].arg.name!r}")
+        subject = f"from_torch: input {signature.input_specs[index].arg.name!r}"
+        try:
+            values[index] = sizes.size_of(size, subject)
+        except NotSupportedError as error:
+            raise NotSupportedError(
+                f"{error}; leave the integer out of dynamic_shapes, for a graph of the example's value, or pass a tensor of "
+                "this size, and take its shape"
+            ) from None
     conversion = ProgramConversion(builder, sizes, takes_fallback=fallback == "auto")
     results, final = conversion.run(program.graph_module, values)
     builder.label = ""

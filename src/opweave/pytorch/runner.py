@@ -22,7 +22,7 @@ from ..memory.arrays import as_array, contiguous
 from ..support.errors import ValidationError, require
 from ..support.names import short_repr
 from .convert import FallbackCall
-from .export import check_devices, check_module, export, flatten, names_of
+from .export import OTHER_FORM, check_devices, check_module, export, flatten, names_of
 from .program import ConvertedProgram, ProgramInput, ProgramOutput, convert_program
 from .sizes import numbers_of
 from .tensors import PARTS, array_of, data_type_of, tensor_of
@@ -245,13 +245,17 @@ def _input(subject: str, context: MLContext, item: ProgramInput, value: Any) -> 
         return value
     if isinstance(value, torch.Tensor):
         if value.dtype is not item.dtype:
-            raise ValidationError(f"{subject}: {item.name!r} must be {item.dtype}, got {value.dtype}")
+            raise ValidationError(
+                f"{subject}: {item.name!r} must be {item.dtype}, got {value.dtype}; tensor.to({item.dtype}) converts it"
+            )
         if value.device.type != "cpu":
             raise ValidationError(
                 f"{subject}: {item.name!r} is on {value.device}, and the graph takes tensors in the memory of the host; "
                 "call .cpu()"
             )
         return array_of(value, f"{subject}: {item.name!r}")
+    if value is None:
+        raise ValidationError(f"{subject}: {item.name!r} must be a tensor, as in the export, got None; {OTHER_FORM}")
     array = as_array(value, f"{subject}: {item.name!r}")
     if item.dtype in _COMPLEX and array.dtype == _COMPLEX[item.dtype]:
         # NumPy cannot view a scalar, or a strided last axis, as a narrower type.
