@@ -66,6 +66,13 @@ class SeededMake(Make):
         return [int(number) for number in self.random.permutation(count)]
 
 
+class LongMake(SeededMake):
+    """Draws long sequences, which GPUs compute in chunks."""
+
+    def tokens(self) -> int:
+        return self.choice((127, 128, 150, 192, 257))
+
+
 def call_of(op: CustomOp[Any], seed: int) -> tuple[Call, Sequence[Any]]:
     """The call with a number, in one of the data types of the composite, and its results."""
     types = CASES[op].types

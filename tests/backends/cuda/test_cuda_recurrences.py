@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from support import linear_attention
+from support.composite_cases import CASES as COMPOSITE_CASES, check, run
 from support.cuda_driver import cuda_context
 from support.cuda_on_cpu import FEATURES
 from support.recurrences import CASES, STEPS, assert_close, loop, normal
+from support.seeded import LongMake
 
 import opweave as ow
+from opweave import composites
 from opweave.backends.gpu.rules.recurrent_rows import KernelSteps
 from opweave.backends.gpu.rules.rows_in_registers import rows_in_registers
 from opweave.expr.ir import Input
@@ -139,3 +142,10 @@ def test_linear_attention_in_chunks(rule: str) -> None:
     graph = builder.build({f"y{k}": result for k, result in enumerate(results)}, fallback="error")
     expected = linear_attention.loop(**operands, heads=6, groups=3)
     assert_close(list(context.compute(graph, operands).values()), expected)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_selective_scans_of_many_tokens(seed: int) -> None:
+    op = composites.selective_scan
+    call, expected = COMPOSITE_CASES[op].make(LongMake(seed, {"x": ("float32", "float16")[seed % 2]}))
+    check(op, call, run(cuda_context(), op, call), expected)

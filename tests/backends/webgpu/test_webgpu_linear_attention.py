@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.composite_cases import CASES, check, run as run_call
 from support.linear_attention import RULES, Arrays, loop, operands_of
+from support.seeded import LongMake
 
 import opweave as ow
+from opweave import composites
 from opweave.backends.webgpu.engine import WebGpuDevice
 from opweave.context.graph import program_of
 from opweave.expr.gpu import Features
@@ -146,3 +149,10 @@ def test_nan_stays_behind_its_chunk_and_column(context: ow.MLContext, rule: str,
     if name == "value":
         finite = np.isfinite(expected[0, -1])
         assert_close([out[..., finite]], [expected[..., finite]])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_selective_scans_of_many_tokens(context: ow.MLContext, seed: int) -> None:
+    op = composites.selective_scan
+    call, expected = CASES[op].make(LongMake(seed, {"x": ("float32", "float16")[seed % 2]}))
+    check(op, call, run_call(context, op, call), expected)
