@@ -124,6 +124,8 @@ def names_needed(node: Node, backend: Backend, features: Features) -> tuple[set[
     program = trace(node, backend)
     if isinstance(program, Products):
         return contraction_names(program.problem, features)
+    if isinstance(program, Staged) and not program.fits(features, backend.max_byte_length):
+        return set(), names  # with numbers, the decomposition may run
     if isinstance(program, Staged) and program.names_needed is not None:
         return program.names_needed(features)
     return names if isinstance(program, Staged) else set(), set()

@@ -149,7 +149,7 @@ class Staged:
         self._plans: dict[Features, tuple[list[ResultStage], list[Input]]] = {}
 
     def fits(self, features: Features, max_byte_length: int) -> bool:
-        """Whether a device can run the stages, which have no sizes with names; arrays have at most `max_byte_length` bytes."""
+        """Whether a device can run the stages, whose arrays may have at most `max_byte_length` bytes."""
         if not self.may_exceed:
             return True
         stages, _ = self.plan_for(features)
