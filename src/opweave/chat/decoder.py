@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, get_args
 
 import numpy as np
 
+from ..compile.completion import compile_together
 from ..context.builder import NamedBuilder
 from ..context.context import MLContext
-from ..context.graph import MLGraph
+from ..context.graph import MLGraph, state_of
 from ..context.tensor import MLTensor
 from ..support.cache import Cache
 from ..support.errors import require
@@ -210,17 +211,23 @@ class Decoder:
 
     def _pass(self, tokens: list[int]) -> None:
         """Run the graph for some tokens."""
-        source = self._source(tokens)
+        inputs = self._inputs(tokens)
         write(self.context, self._length, len(self.tokens))
-        sides = {} if self._slots is None else self._slots.tensors
-        inputs = {"tokens": source, "length": self._length, **self._past, **sides}
         graph = self.graph
         # The first pass compiles the graph.
-        with nullcontext() if self._is_compiled else self.model.releasing():
+        with self._releasing():
             # The KV cache is updated in place: the same tensors are inputs and outputs.
             self.context.dispatch(graph, inputs, {"logits": self._logits, **self._past})
         self._is_compiled = True
         self.tokens += tokens
+
+    def _releasing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._is_compiled else self.model.releasing()
+
+    def _inputs(self, tokens: list[int]) -> dict[str, MLTensor]:
+        """The inputs of the graph for a pass with some tokens."""
+        sides = {} if self._slots is None else self._slots.tensors
+        return {"tokens": self._source(tokens), "length": self._length, **self._past, **sides}
 
     def _source(self, tokens: list[int]) -> MLTensor:
         if len(tokens) > 1:
@@ -249,7 +256,14 @@ class Decoder:
         GPUs choose kernels for the numbers of tokens that they see first: a whole chunk, a short prompt, and one token.
         """
         self._is_built, length = True, len(self.tokens)
-        for most in (1,) if self._is_on_host else (self._chunk, SHORT, 1):
-            if count := min(most, self.room - length):
+        lengths = (1,) if self._is_on_host else (self._chunk, SHORT, 1)
+        counts = [count for count in dict.fromkeys(min(most, self.room - length) for most in lengths) if count]
+        graph = self.graph
+        with self._releasing():
+            with compile_together():
+                for count in counts:
+                    state_of(graph).version("dispatch", self._inputs([0] * count))
+            self._is_compiled = True
+            for count in counts:
                 self._pass([0] * count)
                 self.forget(length)

@@ -26,6 +26,7 @@ from ..support.errors import InvalidStateError, NotSupportedError, OperationErro
 from ..support.processors import processors
 from ..support.records import record
 from .choose import HOST_KERNELS, Chooser
+from .completion import abandon_on_errors, complete
 from .empty import emptiness, fold_empty, is_empty
 from .engines import EngineChoice, choose_engine
 from .fuse import move_to_engine, move_to_loops
@@ -208,8 +209,7 @@ def _compile_for(
             for part in parts:
                 compiled.append(next(loops)() if part.kind == EXPRESSION else compile_part(part))
         if wait:
-            for segment in compiled:
-                segment.runner.complete()
+            complete(compiled, has_names=full.has_names)
     unrun = dict.fromkeys({chosen.origin[node] for node in chosen.legal.nodes}.difference(origin.values()), FOLDED)
     unrun |= chosen.absorbed
     unrun |= dict.fromkeys(fused.difference(origin.values()), FUSED if fused else "")
@@ -314,17 +314,6 @@ def nodes_on_host(graph: Graph, backend: Backend, device: str) -> dict[Node, str
         elif chosen.chooser.kind(node) != backend.name and not node.op.is_of_host:
             nodes[chosen.origin[node]] = chosen.chooser.reason(node) or "its kernels are for the host"
     return nodes
-
-
-@contextmanager
-def abandon_on_errors(parts: Sequence[CompiledSegment]) -> Iterator[None]:
-    """Let engines abandon parts that they have begun to compile, if another one fails, or the user interrupts it."""
-    try:
-        yield
-    except BaseException:
-        for part in parts:
-            part.runner.abandon()
-        raise
 
 
 def _require_device(runner: Runner, graph: Graph, device: str) -> None:

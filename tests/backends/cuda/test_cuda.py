@@ -9,11 +9,12 @@ import sys
 import threading
 from collections.abc import Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support import wpt
+from support import tiny_models, wpt
 from support.cuda_driver import INFO, CpuDriver, context_on
 from support.cuda_on_cpu import compiler
 from support.threads import SECONDS, together
@@ -25,6 +26,10 @@ from opweave.backends.cuda.backend import handle_of
 from opweave.backends.cuda.driver import CudaFunction
 from opweave.backends.cuda.staging import PIECE_BYTES
 from opweave.backends.gpu.contraction import layout
+from opweave.chat import GGUF, Decoder, Model
+from opweave.compile.completion import compile_together
+from opweave.context.builder import NamedBuilder
+from opweave.context.graph import state_of
 from opweave.expr.gpu import GpuKernel
 
 
@@ -132,6 +137,36 @@ def test_session_compiles_sections_concurrently(noting: Noting) -> None:
     assert noting.events == ["begins", "begins", "waits", "waits"]
     x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
     np.testing.assert_allclose(session.run(None, {"x": x})[0], -np.abs(x), rtol=1e-5)
+
+
+def test_graphs_with_names_compile_together(noting: Noting) -> None:
+    context, x = context_on(noting), np.float32([1, -2, 3])
+    graphs = []
+    for operation in (ow.MLGraphBuilder.neg, ow.MLGraphBuilder.abs):
+        builder = NamedBuilder(context)
+        graphs.append(builder.build({"y": operation(builder, builder.input("x", "float32", ["n"]))}))
+    with compile_together():
+        for graph in graphs:
+            state_of(graph).version("compute", {"x": x})
+        assert noting.events == ["begins", "begins"]
+    assert noting.events == ["begins", "begins", "waits", "waits"]
+    for graph, wanted in zip(graphs, (-x, np.abs(x)), strict=True):
+        np.testing.assert_array_equal(context.compute(graph, {"x": x})["y"], wanted)
+
+
+def test_decoder_compiles_prompts_and_tokens_together(
+    noting: Noting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(driver: Noting, kernels: Sequence[GpuKernel]) -> list[CudaFunction]:
+        driver.events.append("waits")
+        return [CudaFunction(kernel, kernel.block) for kernel in kernels]
+
+    monkeypatch.setattr(Noting, "functions", load)
+    monkeypatch.setattr(Decoder, "_pass", lambda *_: None)  # nothing runs
+    tiny_models.write(tmp_path / "x.gguf")
+    Decoder(Model(GGUF(tmp_path / "x.gguf"), for_cpu=False), context_on(noting), 100).build()
+    assert [event for event, _ in groupby(noting.events)] == ["begins", "waits"]
+    assert noting.events.count("waits") >= 2
 
 
 def test_dispatch_other_tensors_updates_kernel_arguments(driver: CpuDriver, context: ow.MLContext) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
 from weakref import finalize
 
 import numpy as np
 
 from ...core.graph import Graph
+from ...expr.gpu import GpuKernel
 from ...support.identity import ByIdentity
 from ..gpu.arenas import GpuArena
 from ..gpu.arrays import DeviceArray
@@ -17,7 +20,7 @@ from ..gpu.runner import DeviceCall, GpuIntermediates, GpuKernelRunner, Measured
 from ..gpu.steps import Buffer
 from ..submission import Submission
 from . import compiler
-from .driver import Argument, DriverLaunch, free_unless_lost
+from .driver import Argument, CudaFunction, DriverLaunch, free_unless_lost
 from .engine import CudaDevice
 from .staging import PIECE_BYTES
 
@@ -62,6 +65,30 @@ class _Chains:
     last: _Chain | None = None
 
 
+class _LoadedKernels:
+    """The kernels of a runner and of its versions. They begin to compile at once, and are loaded at the first use."""
+
+    def __init__(self, engine: CudaDevice, kernels: Sequence[GpuKernel]) -> None:
+        self._engine, self._kernels = engine, kernels
+        self._begun: list[Any] = engine.begin(kernels)
+        self._lock = Lock()
+        self._functions: list[CudaFunction] | None = None
+
+    def functions(self) -> list[CudaFunction]:
+        """The loaded kernels; wait until they are compiled."""
+        if self._functions is None:
+            with self._lock, compiler.stop_on_interrupt():
+                if self._functions is None:
+                    self._functions = self._engine.functions(self._kernels)
+                    self._begun.clear()
+        return self._functions
+
+    def abandon(self) -> None:
+        """Cancel kernels that still wait for a process; another thread that needs them begins them again."""
+        for job in self._begun:
+            job.cancel()
+
+
 class _CudaCall(DeviceCall[DriverLaunch], Submission):
     max_whole = PIECE_BYTES
 
@@ -78,12 +105,10 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
         super().__init__(graph, backend, engine)
 
     def prepare(self) -> None:
-        self._begun = self.engine.begin([step.kernel for step in self.steps])
+        self._kernels = _LoadedKernels(self.engine, [step.kernel for step in self.steps])
 
     def complete(self) -> None:
-        with compiler.stop_on_interrupt():
-            self._functions = self.engine.functions([step.kernel for step in self.steps])
-        self._begun.clear()
+        self._kernels.functions()
         super().complete()
 
     def begin_version(self, sizes: Mapping[str, int]) -> None:
@@ -96,9 +121,7 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
         return {compiler.cache_key(kernel, architecture) for kernel in kernels.values()}
 
     def abandon(self) -> None:
-        """Cancel kernels that still wait for a process; another thread that needs them begins them again."""
-        for job in self._begun:
-            job.cancel()
+        self._kernels.abandon()
 
     def bind_kernel(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> DriverLaunch:
         step = self.steps[number]
@@ -114,7 +137,7 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
             numbers = np.concatenate([np.array(step.numbers[:count], np.int32), multipliers])
             # NVRTC's kernels take a struct, Triton's take arguments.
             arguments += tuple(n.tobytes() for n in numbers) if kernel.compiler == "triton" else (numbers.tobytes(),)
-        return DriverLaunch(self._functions[number], kernel.workgroups, arguments, kernel.starts_early)
+        return DriverLaunch(self._kernels.functions()[number], kernel.workgroups, arguments, kernel.starts_early)
 
     def measured(self) -> MeasuredGpuRunner[DriverLaunch]:
         return MeasuredGpuRunner(self)

@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from ...backends import Backend, Placement
-from ...compile.driver import abandon_on_errors, compile
+from ...compile.completion import abandon_on_errors
+from ...compile.driver import compile
 from ...compile.legalise import cut_out
 from ...compile.partition import Segment, divide
 from ...context.context import MLContext

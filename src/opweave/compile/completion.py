@@ -1,0 +1,56 @@
+"""Wait until engines have compiled the parts of programs, or let engines abandon the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..run.steps import CompiledSegment
+
+_pending: ContextVar[list[CompiledSegment] | None] = ContextVar("pending", default=None)
+"""The parts for which `compile_together` waits; None outside of its block."""
+
+
+@contextmanager
+def abandon_on_errors(parts: Sequence[CompiledSegment]) -> Iterator[None]:
+    """Let engines abandon parts that they have begun to compile, if another one fails, or the user interrupts it."""
+    try:
+        yield
+    except BaseException:
+        for part in parts:
+            part.runner.abandon()
+        raise
+
+
+def complete(parts: Sequence[CompiledSegment], *, has_names: bool) -> None:
+    """Wait until engines have compiled the parts of a program.
+
+    In a block of `compile_together`, parts of graphs with names are completed at its end. Other graphs have rivals: if one of
+    these fails, another engine compiles the graph.
+    """
+    pending = _pending.get()
+    if has_names and pending is not None:
+        pending += parts
+        return
+    for part in parts:
+        part.runner.complete()
+
+
+@contextmanager
+def compile_together() -> Iterator[None]:
+    """Let engines compile the graphs with names of a block at the same time, and wait for them at the end of the block.
+
+    The programs may be used before: `Runner.bind` waits.
+    """
+    pending: list[CompiledSegment] = []
+    token = _pending.set(pending)
+    try:
+        with abandon_on_errors(pending):
+            yield
+            for part in pending:
+                part.runner.complete()
+    finally:
+        _pending.reset(token)
