@@ -276,17 +276,24 @@ def walk(*roots: Expr, enter: Callable[[Expr], Iterable[Expr]] | None = None) ->
     """
     done: dict[Expr, None] = {}
     for root in roots:
-        stack: list[tuple[Expr, Iterator[Expr]]] = [(root, iter(enter(root) if enter else root.parts))]
-        entered = {root}
-        while stack:
-            node, rest = stack[-1]
-            part = next(rest, None)
-            if part is None:
-                stack.pop()
+        if root in done:
+            continue
+        stack: list[tuple[Expr, Iterator[Expr]]] = []
+        node, rest = root, iter(enter(root) if enter else root.parts)
+        while True:
+            for part in rest:
+                if part in done:
+                    continue
+                if parts := enter(part) if enter else part.parts:
+                    stack.append((node, rest))
+                    node, rest = part, iter(parts)
+                    break
+                done[part] = None
+            else:
                 done[node] = None
-            elif part not in done and part not in entered:
-                entered.add(part)
-                stack.append((part, iter(enter(part) if enter else part.parts)))
+                if not stack:
+                    break
+                node, rest = stack.pop()
     return list(done)
 
 
