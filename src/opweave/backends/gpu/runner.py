@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import Any, Generic, TypeVar
 
@@ -170,8 +171,17 @@ class GpuKernelRunner(Runner, Generic[Bound]):
             times.append(KernelTime(names, step.title, result, median(seconds), min(seconds)))
         return times
 
+    @cached_property
+    def _numbers(self) -> Mapping[Node, list[int]]:
+        """The indices of the steps that compute each node."""
+        numbers: dict[Node, list[int]] = {}
+        for number, step in enumerate(self.steps):
+            for node in step.nodes:
+                numbers.setdefault(node, []).append(number)
+        return numbers
+
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        numbers = [number for number, step in enumerate(self.steps) if not set(step.nodes).isdisjoint(nodes)]
+        numbers = sorted({number for node in nodes for number in self._numbers.get(node, ())})
         title = self.backend.title
         if not numbers:
             return "native", f"{title}: no kernel of its own"
