@@ -64,6 +64,15 @@ def test_copy_transposes_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(map(np.prod, shapes)) == source.size
 
 
+def test_small_constants_are_transposed_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "processors", lambda: 3)
+    monkeypatch.setattr(layout, "ThreadPoolExecutor", None)
+    source = np.arange(3 * 70 * 300, dtype=np.float32).reshape(3, 70, 300).transpose(0, 2, 1)
+    target = np.zeros(source.shape, np.float32)
+    layout.copy(target, source)
+    np.testing.assert_array_equal(target, source)
+
+
 @pytest.mark.usefixtures("threads")
 def test_split_returns_remainder() -> None:
     array = np.random.default_rng(0).standard_normal((40, 50), np.float32)

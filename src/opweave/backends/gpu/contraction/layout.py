@@ -80,7 +80,14 @@ def copy(target: np.ndarray, source: np.ndarray) -> None:
     if far is None:
         _map_pieces(lambda piece: np.copyto(target[piece], source[piece]), _pieces(source, PIECE_BYTES))
     else:
-        _map_pieces(lambda block: _transpose(target[block], source[block], far), _blocks(source.shape, far))
+        blocks = _blocks(source.shape, far)
+        count = max(1, len(blocks) * PIECE_BYTES // max(1, source.nbytes))
+
+        def transpose(first: int) -> None:
+            for block in blocks[first : first + count]:
+                _transpose(target[block], source[block], far)
+
+        _map_pieces(transpose, range(0, len(blocks), count))
 
 
 def all_below(array: np.ndarray, bound: float) -> bool:
