@@ -21,6 +21,7 @@ from support.triton_on_cpu import interpreter
 from triton_cases import SMALL, F
 
 from opweave.backends.cuda import compiler
+from opweave.backends.gpu.contraction import expansion
 from opweave.expr.gpu import Features, TensorCores
 
 needs_triton = pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
@@ -160,3 +161,14 @@ def test_random_forms_on_tensor_cores(seed: int) -> None:
 def test_weights_that_are_no_constants_take_no_tensor_cores() -> None:
     kernels = check_form(Form(64, 128, 64), F, is_constant=False)
     assert [kernel.compiler for kernel in kernels.kernels] == [""]
+
+
+def test_scales_that_float16_has_are_stored_as_float16() -> None:
+    limits = np.float32([65504, 65520, 2**-14, 2**-15, 1 + 2**-10, 1 + 2**-11, -0.0, -65504, np.inf, -np.inf, np.nan])
+    halves = np.arange(0, 2**16, 97, dtype=np.uint16).view(np.float16).astype(np.float32)
+    others: np.ndarray = np.random.default_rng(0).integers(0, 2**32, 500, dtype=np.uint32).view(np.float32)
+    with np.errstate(over="ignore"):
+        for number in np.concatenate([limits, halves, others]):
+            is_normal = number == 0 or abs(number) >= np.finfo(np.float16).tiny
+            is_half = is_normal and np.float32(np.float16(number)) == number
+            assert expansion._are_halves(np.float32([[1, number]])) == is_half, number
