@@ -290,6 +290,9 @@ STAGED: dict[str, Build] = {
     "lstm of steps": lambda b, x, n, m: _network(b, "lstm", x(n, 2, 5), 40, direction="backward"),
     "lstm of batches": lambda b, x, n, m: _network(b, "lstm", x(3, m, 8), 7, return_sequence=True),
     "lstm of many units and batches": lambda b, x, n, m: _network(b, "lstm", x(2, m, 8), 260, return_sequence=True),
+    "gru of many units and steps": lambda b, x, n, m: _network(
+        b, "gru", x(n, 1, 5), 257, direction="both", return_sequence=True, reset_after=False
+    ),
     "gru of lengths": lambda b, x, n, m: c.ragged_gru(
         *(b, x(n, m, 5), weights(b, x, 2, 12, 5), weights(b, x, 2, 12, 4), _lengths(b, x(m, type="int32"))),
         direction="both",

@@ -35,7 +35,7 @@ from triton_cases import SMALL
 import opweave as ow
 from opweave import composites
 from opweave.backends.cuda import compiler
-from opweave.backends.cuda.executable import MAX_CHAINS
+from opweave.backends.cuda.executable import MAX_CHAINS, MAX_FORMS
 from opweave.backends.gpu.contraction import tensor_tiles
 from opweave.backends.gpu.rules import flash_tensor
 from opweave.context import dynamic_graph_state
@@ -113,6 +113,15 @@ def test_cuda_graphs_are_updated_for_new_sizes(context: ow.MLContext, driver: Cp
     assert counts == [1, 2, 3, MAX_CHAINS, *[MAX_CHAINS] * 4] == [1, 2, 3, *[4] * 5]
     assert driver.calls["functions"] == 1
     assert driver.calls["allocate"] == 2 * 8 + 2 * 2  # two tensors for each run, and two buffers that grow once
+
+
+def test_cuda_graphs_of_other_steps_are_dropped(context: ow.MLContext, driver: CpuDriver) -> None:
+    """Each number of steps has a CUDA graph; those that were used least recently are released."""
+    graph = build(context, STAGED["gru of many units and steps"], "float32")
+    for n in (*range(1, MAX_FORMS + 3), MAX_FORMS + 2, 1):
+        context.compute(graph, arrays_for(graph, {"n": n}))
+    assert (driver.calls["graph"], driver.calls["release"]) == (MAX_FORMS + 3, 3)
+    assert driver.calls["functions"] == 1
 
 
 PACKED = np.random.default_rng(0).integers(0, 256, (40, 3, 8)).astype("uint8")

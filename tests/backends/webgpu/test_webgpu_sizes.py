@@ -33,6 +33,7 @@ import opweave as ow
 from opweave.backends.gpu.contraction import tiled, tiles
 from opweave.context import dynamic_graph_state
 from opweave.context.graph import program_of, state_of
+from opweave.core.size_values import values_at
 from opweave.support.background import background
 
 pytest.importorskip("wgpu", reason="wgpu is not installed")
@@ -130,29 +131,34 @@ def test_new_sizes_compile_nothing(context: ow.MLContext, compiled: list[str], n
 
 
 def _recurrent(builder: ow.MLGraphBuilder, x: Any) -> Any:
-    """A network that needs the number of its steps, which are a kernel each."""
-    weight, recurrent_weight = (builder.constant(np.ones((1, 3 * 257, size), "float32")) for size in (x.shape[2], 257))
-    return builder.gru(x, weight, recurrent_weight, x.shape[0], 257, label="network")[0]
+    """A network that needs the number of its features."""
+    weight = builder.input("weight", "float32", [1, 9, "features"])
+    recurrent_weight = builder.constant(np.ones((1, 9, 3), "float32"))
+    return builder.gru(x, weight, recurrent_weight, 5, 3, label="network")[0]
 
 
 def test_explain_names_what_needs_numbers(context: ow.MLContext, compiled: list[str]) -> None:
     builder = ow.MLGraphBuilder(context)
-    x = builder.input("x", "float32", ["steps", 2, 4])
+    x = builder.input("x", "float32", [5, 2, "features"])
     graph = builder.build({"y": builder.relu(_recurrent(builder, x))})
-    assert "compiled when it first runs, for many sizes of steps" in graph.explain()
-    for steps in 3, 4:
-        assert context.compute(graph, {"x": np.ones((steps, 2, 4), "float32")})["y"].shape == (1, 2, 257)
-    assert "compiled for each size of steps: gru 'network' has kernels for numbers only" in graph.explain()
+    assert "compiled when it first runs, for many sizes of features" in graph.explain()
+    for features in 3, 4:
+        arrays = {
+            name: np.ones(values_at(desc.shape, {"features": features}), "float32")
+            for name, desc in graph.inputs.items()
+        }
+        assert context.compute(graph, arrays)["y"].shape == (1, 2, 3)
+    assert "compiled for each size of features: gru 'network' has kernels for numbers only" in graph.explain()
 
 
 def test_other_names_stay_open(context: ow.MLContext, compiled: list[str]) -> None:
     """A network needs the number of one name; the other name has one program."""
     builder = ow.MLGraphBuilder(context)
-    x, w = builder.input("x", "float32", ["rows", 8]), builder.input("w", "float32", ["steps", 2, 8])
+    x, w = builder.input("x", "float32", ["rows", 8]), builder.input("w", "float32", [5, 2, "features"])
     graph = builder.build({"y": _recurrent(builder, w), "z": builder.softmax(x, 1)})
     counts = []
-    for rows, steps in (3, 5), (30, 5), (300, 5), (3, 6):
-        shapes = {"x": (rows, 8), "w": (steps, 2, 8)}
+    for rows, features in (3, 5), (30, 5), (300, 5), (3, 6):
+        shapes = {"x": (rows, 8), "w": (5, 2, features), "weight": (1, 9, features)}
         context.compute(graph, {name: np.ones(shape, "float32") for name, shape in shapes.items()})
         counts.append(len(compiled))
     assert counts[0] == counts[1] == counts[2] < counts[3]

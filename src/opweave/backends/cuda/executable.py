@@ -28,6 +28,10 @@ MAX_CHAINS = 4
 """Maximum number of CUDA graphs of a graph with names, in an arena; an estimate. New sizes update the kernels of the one that
 was used least recently. Sizes that recur are launched as they are: an update takes some microseconds a kernel."""
 
+MAX_FORMS = 8
+"""Maximum number of sequences of kernels that have CUDA graphs in an arena; an estimate. Sizes may change which kernels run:
+networks of many units have some for each step."""
+
 
 class _Chain:
     """The CUDA graph of some kernels of a runner.
@@ -59,10 +63,20 @@ class _Chain:
 
 @dataclass(slots=True)
 class _Chains:
-    """The CUDA graphs of a runner in an arena: by the kernels that are skipped, those used last first; `last` ran last."""
+    """The CUDA graphs of a runner in an arena; `last` ran last.
+
+    They are listed by the kernels that are skipped, used last at the end. Those of the same kernels are used last first.
+    """
 
     by_skipped: dict[tuple[bool, ...], list[_Chain]] = field(default_factory=dict)
     last: _Chain | None = None
+
+    def of(self, skipped: tuple[bool, ...]) -> list[_Chain]:
+        """The CUDA graphs that skip these kernels; those that were used least recently may be dropped."""
+        graphs = self.by_skipped[skipped] = self.by_skipped.pop(skipped, [])
+        if len(self.by_skipped) > MAX_FORMS:
+            del self.by_skipped[next(iter(self.by_skipped))]
+        return graphs
 
 
 class _LoadedKernels:
@@ -137,7 +151,8 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
             numbers = np.concatenate([np.array(step.numbers[:count], np.int32), multipliers])
             # NVRTC's kernels take a struct, Triton's take arguments.
             arguments += tuple(n.tobytes() for n in numbers) if kernel.compiler == "triton" else (numbers.tobytes(),)
-        return DriverLaunch(self._kernels.functions()[number], kernel.workgroups, arguments, kernel.starts_early)
+        function = self._kernels.functions()[self.kernel_numbers[number]]
+        return DriverLaunch(function, kernel.workgroups, arguments, kernel.starts_early)
 
     def measured(self) -> MeasuredGpuRunner[DriverLaunch]:
         return MeasuredGpuRunner(self)
@@ -157,7 +172,7 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
             left_out = tuple(run is None for run in runs)
             if all(left_out):
                 return
-            chain = chains.last = self._chain(chains.by_skipped.setdefault(left_out, []), runs)
+            chain = chains.last = self._chain(chains.of(left_out), runs)
         self._launch(chain.graph)
 
     def _chain(self, recent: list[_Chain], runs: Sequence[DriverLaunch | None]) -> _Chain:

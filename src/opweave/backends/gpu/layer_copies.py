@@ -21,7 +21,7 @@ from .constants import ConstantQuestion, GpuConstant
 from .contraction.kernels import Contraction
 from .fusion import Pending
 from .layers import LayerRun
-from .steps import Buffer, Kernels, KernelStep
+from .steps import Buffer, Kernels, KernelStep, Repetition
 
 
 class UnlikeError(Exception):
@@ -440,17 +440,21 @@ class _CopiedLayer:
 
     def steps(self) -> list[KernelStep]:
         copied: dict[KernelStep, KernelStep] = {}
+        repetitions: dict[Repetition | None, Repetition | None] = {None: None}
         for step in self._steps:
             if step not in copied:
                 nodes = tuple(map(self.node, step.nodes))
                 pairs = zip(step.nodes, nodes, strict=True)
                 titles = {one.title: other.title for one, other in pairs if one.title != other.title}
+                if step.repetition is not None and step.repetition not in repetitions:
+                    repetitions[step.repetition] = step.repetition.moved(self.place)
                 copied[step] = replace(
                     step,
                     places=tuple(map(self.place, step.places)),
                     nodes=nodes,
                     copies=step.copies and (self.place(step.copies[0]), self.place(step.copies[1])),
                     titles=titles,
+                    repetition=repetitions[step.repetition],
                 )
         return [copied[step] for step in self._steps]
 

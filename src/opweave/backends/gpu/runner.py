@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from statistics import median
 from typing import Any, Generic, TypeVar
 
@@ -56,6 +57,8 @@ class GpuKernelRunner(Runner, Generic[Bound]):
         schedule.begun.clear()
         self._constants = self._upload_constants()
         self._has_names = any(map(_has_names, self.steps))
+        self.kernel_numbers: Sequence[int] = range(len(self.steps))
+        """For each step, the number of the step for whose kernel `prepare` has compiled."""
         self.arenas: Arenas[GpuIntermediates[Bound]] = Arenas(engine)
         if not self._has_names:
             self._plan_intermediates()
@@ -75,7 +78,13 @@ class GpuKernelRunner(Runner, Generic[Bound]):
         for step in self.steps:
             if step not in steps:
                 steps[step] = step.at(sizes, places)
-        self.steps, self._has_names = [steps[step] for step in self.steps], False
+        unrolled: list[KernelStep] = []
+        numbers: list[int] = []
+        for repetition, group in groupby(enumerate(self.steps), key=lambda pair: pair[1].repetition):
+            own, repeated = zip(*((number, steps[step]) for number, step in group), strict=True)
+            unrolled += repeated if repetition is None else repetition.unroll(repeated, sizes, places)
+            numbers += own * ((len(unrolled) - len(numbers)) // len(own))
+        self.steps, self.kernel_numbers, self._has_names = unrolled, numbers, False
         self._constants = {
             **self._constants,
             **self._upload([new for old, new in places.items() if old.kind == "sizes"]),
@@ -292,7 +301,9 @@ def _kernels_of(runner: GpuKernelRunner[Any]) -> list[tuple[Any, ...]]:
 
 
 def _has_names(step: KernelStep) -> bool:
-    return bool(step.kernel.sizes) or any(p.kind == "sizes" or not is_static(p.desc.shape) for p in step.places)
+    return bool(step.kernel.sizes or step.repetition) or any(
+        p.kind == "sizes" or not is_static(p.desc.shape) for p in step.places
+    )
 
 
 def _updates(steps: Sequence[KernelStep]) -> list[Update]:

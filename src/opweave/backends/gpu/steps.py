@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -66,13 +66,48 @@ class Buffer:
 
 
 @dataclass(eq=False)
+class Repetition:
+    """Steps whose number of repetitions has names. Each repetition reads the states that the previous one has written.
+
+    As steps of a graph with names, they are those of a single repetition, which reads `old` and writes `new`.
+    """
+
+    count: Size
+    old: Buffer
+    new: Buffer
+
+    def moved(self, place: Callable[[Buffer], Buffer]) -> Repetition:
+        """The repetition with other places."""
+        return replace(self, old=place(self.old), new=place(self.new))
+
+    def unroll(
+        self, steps: Sequence[KernelStep], sizes: Mapping[str, int], places: Mapping[Buffer, Buffer]
+    ) -> list[KernelStep]:
+        """The steps of all repetitions for certain sizes. `steps` are those of one; `places` maps places to theirs.
+
+        The last repetition writes `new`, the one before writes a spare place, and so on: nothing else depends on `count`.
+        """
+        old, new = places[self.old], places[self.new]
+        spare = Buffer(new.desc, "between")
+        read, unrolled = old, list[KernelStep]()
+        by_places: dict[tuple[Buffer, Buffer], list[KernelStep]] = {}
+        for left in reversed(range(self.count.at(sizes))):
+            written = spare if left % 2 else new
+            if (read, written) not in by_places:
+                by_places[read, written] = [step.moved({old: read, new: written}) for step in steps]
+            unrolled += by_places[read, written]
+            read = written
+        return unrolled
+
+
+@dataclass(eq=False)
 class KernelStep:
     """A kernel, its bindings, and the operations that it computes.
 
     `copies` is (input, output) if the kernel only copies an input that later kernels update. The kernel is skipped if both
     share memory. `program` is the formula of a kernel that computes an expression without sizes. `numbers` are the values of
     the kernel's `sizes` and `divisors`. `titles` has other titles for the nodes that the kernel's title names: equal layers
-    share kernels.
+    share kernels. Adjacent steps of a `repetition` are repeated together.
     """
 
     kernel: GpuKernel
@@ -82,6 +117,7 @@ class KernelStep:
     program: Formula | None = None
     numbers: tuple[int, ...] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
+    repetition: Repetition | None = None
 
     @property
     def title(self) -> str:
@@ -104,6 +140,10 @@ class KernelStep:
         numbers = values_at(kernel.sizes, sizes)
         numbers += tuple(value for k in kernel.divisors for value in divisor_values(max(1, numbers[k])))
         return replace(self, kernel=kernel, places=bound, copies=copies, numbers=numbers)
+
+    def moved(self, places: Mapping[Buffer, Buffer]) -> KernelStep:
+        """The step with other places."""
+        return replace(self, places=tuple(places.get(place, place) for place in self.places))
 
 
 class Kernels:
@@ -231,8 +271,11 @@ class Kernels:
         self.cached.clear()
         odd = self.steps[start:]
         one, other = (self.places[array] for array in repeated.swapped)
-        swapped = {one: other, other: one}
-        even = [replace(step, places=tuple(swapped.get(place, place) for place in step.places)) for step in odd]
+        if isinstance(repeated.count, Size):
+            repetition = Repetition(repeated.count, one, other)
+            self.steps[start:] = [replace(step, repetition=repetition) for step in odd]
+            return
+        even = [step.moved({one: other, other: one}) for step in odd]
         for number in range(1, repeated.count):
             self.steps += even if number % 2 else odd
 

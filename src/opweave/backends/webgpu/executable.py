@@ -46,12 +46,13 @@ class DeviceRunner(GpuKernelRunner[WebGpuRun]):
     def begin_version(self, sizes: Mapping[str, int]) -> None:
         numbers = list(dict.fromkeys(step.numbers for step in self.steps if step.numbers))
         self._sizes = dict(zip(numbers, self.engine.size_buffer(numbers), strict=True)) if numbers else {}
+        self._parts = _parts(len(self.steps))
 
     def bind_kernel(self, number: int, arrays: Mapping[Buffer, DeviceArray]) -> WebGpuRun:
         step = self.steps[number]
         kernel, sizes = step.kernel, self._sizes[step.numbers] if step.numbers else None
         group = self.engine.bind_group(kernel.writes, [arrays[place] for place in step.places], sizes)
-        return WebGpuRun(self._pipelines[number], group, kernel.workgroups)
+        return WebGpuRun(self._pipelines[self.kernel_numbers[number]], group, kernel.workgroups)
 
     def measured(self) -> MeasuredGpuRunner[WebGpuRun] | None:
         return MeasuredGpuRunner(self) if self.engine.has_timestamps else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ....core.dtypes import DataType
 from ....core.graph import Desc
-from ....core.sizes import is_same_shape, is_same_size
+from ....core.sizes import Dimension, is_same_shape, is_same_size
 from ....expr import ir
 from ....expr.array import Traced
 from ....expr.gpu import Features, KernelProgram, Workgroups
@@ -39,10 +39,14 @@ class Products:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """Programs of workgroups that run several times; two arrays are swapped after each repetition."""
+    """Programs of workgroups that run several times; two arrays are swapped after each repetition.
+
+    The first repetition reads the first array, and writes the second one. If `count` has names, the last repetition writes the
+    second one, too.
+    """
 
     stages: Sequence[ResultStage]
-    count: int
+    count: Dimension
     swapped: tuple[Input, Input]
 
 
@@ -92,7 +96,7 @@ class Stages:
         self.stages.append(ResultStage(target, array, title))
         return of_input(target)
 
-    def repeat(self, stages: Sequence[ResultStage], count: int, swapped: tuple[Input, Input]) -> None:
+    def repeat(self, stages: Sequence[ResultStage], count: Dimension, swapped: tuple[Input, Input]) -> None:
         self.stages.append(ResultStage(stages[-1].target, Repeated(stages, count, swapped)))
 
     def view(self, array: Traced, shape: Sequence[int], data_type: DataType | None = None) -> Traced:

@@ -75,13 +75,10 @@ class RecurrentNetwork:
     def names_needed(cls, input: Traced, weight: Traced, hidden_size: int, **_: Any) -> tuple[set[str], set[str]]:
         """The names that need numbers for all sizes, and those that need numbers for the sizes of this run only.
 
-        Kernels take names of steps and batches. With a kernel a step, the number of steps is that of launches.
+        Kernels take names of steps and batches.
         """
         steps, batches, size = input.shape
-        sizes = (*weight.shape, size, hidden_size)
-        needed = variables_in(sizes)
-        if not needed and hidden_size > MAX_HIDDEN_SIZE:
-            needed = variables_in((steps,))
+        needed = variables_in((*weight.shape, size, hidden_size))
         return needed, names_in_empty((steps, batches)) - needed
 
     @property
@@ -337,7 +334,7 @@ def _in_a_kernel_a_step(
     network: RecurrentNetwork, states: Sequence[Traced | None], phases: Sequence[Phase], extra_vectors: int
 ) -> list[Input]:
     """Run each phase as a kernel. All steps repeat these kernels, and swap the arrays of old and new states."""
-    stages, shape = network.stages, [len(states) + 1, *network.state_shape]
+    stages, steps, shape = network.stages, network.steps, [len(states) + 1, *network.state_shape]
 
     def start(number: Traced, *position: Traced) -> Traced:
         value = as_array(0.0, "float32")
@@ -359,8 +356,8 @@ def _in_a_kernel_a_step(
         if is_last:
             cell.count()
         step.append(ResultStage(new if is_last else vectors, cell.program, "a step"))
-    stages.repeat(step, network.steps, (old, new))
-    last = of_input(new if network.steps % 2 else old)
+    stages.repeat(step, steps, (old, new))
+    last = of_input(new if isinstance(steps, Size) or steps % 2 else old)
     results = []
     for number in range(len(states)):
         state = compute(network.state_shape, lambda *p, number=number: last[(number, *p)])
