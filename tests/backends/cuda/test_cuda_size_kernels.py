@@ -5,6 +5,7 @@ Nothing is compiled or run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any
@@ -68,6 +69,13 @@ def _layer(b: ow.MLGraphBuilder, x: Any, h: Any, tokens: Any, past: Any = None, 
     return h + dense(b.gelu(dense(b.layer_normalization(h, axes=[1]), 4 * features)), features)
 
 
+def _excite(b: ow.MLGraphBuilder, x: Any, h: Any) -> Any:
+    """Scale the channels by a function of their means."""
+    scale = b.conv2d(b.average_pool2d(h), weights(b, x, 64, h.shape[1], 1, 1)).relu()
+    scale = b.conv2d(scale, weights(b, x, h.shape[1], 64, 1, 1)).sigmoid()
+    return b.conv2d(h * scale, weights(b, x, 64, h.shape[1], 1, 1))
+
+
 CASES: dict[str, tuple[Build, list[dict[str, int]]]] = {
     "encoder": (lambda b, x, n, m: _layer(b, x, x(n, 384), n), [{"n": n} for n in (16, 64, 128, 1000)]),
     "encoder of batches": (
@@ -98,6 +106,10 @@ CASES: dict[str, tuple[Build, list[dict[str, int]]]] = {
             weights(b, x, 256, 128, 1, 1),
         ),
         [{"n": 56, "m": 56}, {"n": 20, "m": 30}, {"n": 8, "m": 8}],
+    ),
+    "one image and several": (
+        lambda b, x, n, m: _excite(b, x, b.conv2d(x(n, 64, m, m), weights(b, x, 256, 64, 1, 1))),
+        [{"n": 1, "m": 40}, {"n": 1, "m": 14}, {"n": 4, "m": 14}],
     ),
     "batches of images": (
         lambda b, x, n, m: b.conv2d(x(n, 256, 14, 14), weights(b, x, 256, 256, 3, 3), padding=[1, 1, 1, 1]).relu(),
@@ -151,6 +163,35 @@ def test_lengths_take_few_programs(
     for n, m in lengths if name != "encoder" else [(n, 1) for n in (20, 3, 64, 100, 500, 1000)]:
         _version_at(graph, {"n": n, "m": m})
     assert len(state_of(graph)._open) == programs  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("batches", "programs"), [([2, 3, 1, 5], 1), ([1, 2, 1, 5], 2)])
+def test_single_images_have_kernels_if_they_come_first(
+    context: ow.MLContext, monkeypatch: pytest.MonkeyPatch, batches: list[int], programs: int
+) -> None:
+    monkeypatch.setattr(dynamic_graph_state, "FAR", inf)
+    graph = build(context, lambda b, x, n, m: b.conv2d(x(n, 64, m, 30), weights(b, x, 32, 64, 3, 3)), "float32")
+    for n in batches:
+        _version_at(graph, {"n": n, "m": 20 + n})
+    assert len(state_of(graph)._open) == programs  # type: ignore[attr-defined]
+
+
+DIVIDING: dict[str, Build] = {
+    "windows": lambda b, x, n, m: b.conv2d(x(n, 16, m, m), weights(b, x, 32, 16, 3, 3), padding=[1, 1, 1, 1]),
+    "groups": lambda b, x, n, m: b.conv2d(x(n, 16, m, m), weights(b, x, 16, 1, 3, 3), groups=16),
+    "stacks": lambda b, x, n, m: b.matmul(x(n, m, 40, 40), x(1, m, 40, 40)),
+    "vectors": lambda b, x, n, m: b.matmul(x(n, m, 1, 64), x(n, m, 64, 40)),
+    "parts of sums": lambda b, x, n, m: b.matmul(x(n, m, 24, 4096), x(n, m, 4096, 24)),
+}
+
+
+@pytest.mark.parametrize("name", DIVIDING)
+def test_products_divide_by_multipliers(context: ow.MLContext, name: str) -> None:
+    """A division by a parameter takes about 20 instructions."""
+    kernels = kernels_of(_version_at(build(context, DIVIDING[name], "float32"), {"n": 2, "m": 5}))
+    text = "\n".join(kernel.source for kernel in kernels if not kernel.compiler)
+    assert re.search(r"[/%] sizes\.d\d", text)
+    assert not re.search(r"[^/][/%] (u32\()?sizes\.n\d", text)
 
 
 def _tiles(graph: ow.MLGraph) -> list[Any]:

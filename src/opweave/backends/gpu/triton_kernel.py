@@ -27,6 +27,8 @@ class TritonNumbers:
         """The text in WGSL, which `python` translates."""
         return self.number(value) if isinstance(value, Size) else f"{value}u"
 
+    divisor = unsigned
+
 
 def mask_argument(conditions: Iterable[str]) -> str:
     """The mask argument of a load or store; empty if no condition limits the elements."""

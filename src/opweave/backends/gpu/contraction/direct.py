@@ -60,9 +60,9 @@ def narrow(
     width = 4 if not nchw and _in_vectors(problem, image, filter) else 1
     x.width = w.width = width
     units = problem.stacks // width
-    total, unsigned = layout.shape[0] * units * pixels, numbers.unsigned
+    total, unsigned, divisor = layout.shape[0] * units * pixels, numbers.unsigned, numbers.divisor
     number, groups = workgroup_number(-(-total // INVOCATIONS), unsigned=unsigned)
-    of_pixels, of_image = unsigned(pixels), unsigned(pixels * units)
+    of_pixels, of_image = divisor(pixels), divisor(pixels * units)
     if nchw:
         stack, pixel, batch = f"at / {of_pixels} % {units}u", f"at % {of_pixels}", f"at / {of_image}"
     else:
@@ -80,7 +80,7 @@ def narrow(
         *_origin(image, problem, numbers),
         *(f"var sum_{k} = {'vec4<f32>()' if width > 1 else '0.0f'};" for k in range(outputs)),
         *(statement(f"for (var c = 0u; c < {problem.channels}u; c++)", products) if loop else products),
-        *_put_groups(f"batch * {of_pixels} + pixel", nchw, outputs, width),
+        *_put_groups(f"batch * {unsigned(pixels)} + pixel", nchw, outputs, width),
     ]
     return [entry(INVOCATIONS, lines)], groups
 
@@ -104,7 +104,7 @@ def _origin(image: Matrix | ProblemWindow, problem: Problem, numbers: KernelNumb
         return [
             f"let origin = {offset} + (batch * {unsigned(problem.layout.pixels)} + pixel) * {unsigned(image.stride)};"
         ]
-    start = window_start(image, "window", unravel("pixel", problem.layout.size, True, unsigned), numbers)
+    start = window_start(image, "window", unravel("pixel", problem.layout.size, True, numbers.divisor), numbers)
     return [*start, f"let origin = i32(batch * {unsigned(image.batch)} + {offset});"]
 
 

@@ -206,7 +206,7 @@ def addition(
     quads, unsigned = -(-problem.columns // 4), numbers.unsigned
     total = problem.stacks * problem.rows * quads
     number, groups = workgroup_number(-(-total // width), unsigned=unsigned)
-    rows, columns = unsigned(problem.rows), unsigned(quads)
+    rows, columns = numbers.divisor(problem.rows), numbers.divisor(quads)
     parts = [_part_of_sum(k, total, unsigned) for k in range(1, most)]
     if not isinstance(splits, int):
         # Conditions, not a loop: the loads of a loop would wait for each other.

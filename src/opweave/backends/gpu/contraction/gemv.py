@@ -321,7 +321,7 @@ class _Writing:
         early, late = computed
         section, team, stacks = self.sections[s], self.team, self.sections[s].stacks
         line, part = ("lane / {t}u", "lane % {t}u") if section.along else ("lane % {w}u", "lane / {w}u")
-        groups = module.unsigned(self.groups[s]) if may_exceed(stacks, 1) else ""
+        groups = module.divisor(self.groups[s]) if may_exceed(stacks, 1) else ""
         stack, block = ("stack", f"{number} % {groups}") if groups else ("0u", number)
         few_start, declared = stack_offset(section.few, stack, stacks, module), "let"
         if groups:

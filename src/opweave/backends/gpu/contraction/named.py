@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ....core.guards import estimate
+from ....core.guards import estimate, guarded_sizes
 from ....core.size_bounds import names_in_empty
 from ....core.size_functions import larger, smaller
 from ....core.size_values import variables_in
@@ -67,6 +67,8 @@ def names_needed(problem: Problem, features: Features) -> tuple[set[str], set[st
         size for size in (problem.rows, problem.columns) if isinstance(size, Size) and _is_gemv(problem, size)
     ]:
         return set(), variables_in(tuple(single))
+    if single_image := _names_of_single_image(problem):
+        return set(), single_image
     if suits(problem, features):
         if not may_have_names(problem):
             return names, set()
@@ -87,6 +89,18 @@ def _is_gemv(problem: Problem, lines: int) -> bool:
     """Whether a side of a product is a single vector in this run: `gemv` has a faster kernel for this number."""
     sides = isinstance(problem.left, Matrix) and isinstance(problem.right, Matrix) and not problem.is_integer
     return sides and problem.taps == 1 and may_exceed(problem.terms, MIN_THIN_TERMS - 1) and lines == 1
+
+
+def _names_of_single_image(problem: Problem) -> set[str]:
+    """The names in the number of images of a convolution, if that is 1 in this run; else none.
+
+    A single image has faster kernels: its pixels are a matrix, and products with its means are GEMVs. No answer is recorded:
+    kernels that were chosen for several images run one, too, so that it waits for no others.
+    """
+    image, sizes = problem.image, guarded_sizes()
+    if not sizes or not isinstance(image, ProblemWindow) or not isinstance(image.batches, Size):
+        return set()
+    return variables_in((image.batches,)) if image.batches.at(sizes) == 1 else set()
 
 
 def _note_short(problem: Problem) -> None:

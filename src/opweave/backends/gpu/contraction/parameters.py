@@ -16,6 +16,9 @@ class KernelNumbers(Protocol):
     def unsigned(self, value: Dimension) -> str:
         """The text of a number that is not negative, as a u32."""
 
+    def divisor(self, value: Dimension) -> str:
+        """The text of a positive number that divides a u32 below 2**31."""
+
 
 class _LiteralNumbers:
     def number(self, value: Dimension) -> str:
@@ -23,6 +26,8 @@ class _LiteralNumbers:
 
     def unsigned(self, value: Dimension) -> str:
         return f"{value}u"
+
+    divisor = unsigned
 
 
 LITERALS: KernelNumbers = _LiteralNumbers()

@@ -294,14 +294,14 @@ class Problem:
         layout, groups = self.layout, self.groups
         position, channel = (column, row) if self.rows_are_channels else (row, column)
         sizes = layout.size if layout.phases == 1 else layout.grid
-        is_single, unsigned = is_same_size(layout.shape[0], 1), numbers.unsigned
-        batch = "0u" if is_single else f"{position} / {unsigned(prod(sizes))}"
-        places = unravel(position, sizes, is_single, unsigned)
+        is_single, unsigned, divisor = is_same_size(layout.shape[0], 1), numbers.unsigned, numbers.divisor
+        batch = "0u" if is_single else f"{position} / {divisor(prod(sizes))}"
+        places = unravel(position, sizes, is_single, divisor)
         if may_exceed(groups, 1):
-            group = stack if layout.phases == 1 else f"{stack} % {unsigned(groups)}"
+            group = stack if layout.phases == 1 else f"{stack} % {divisor(groups)}"
             channel = f"({group} * {unsigned(self.outputs)} + {channel})"
         if layout.phases > 1:
-            phase = f"{stack} / {unsigned(groups)}" if may_exceed(groups, 1) else stack
+            phase = f"{stack} / {divisor(groups)}" if may_exceed(groups, 1) else stack
             offsets = unravel(phase, layout.spread, True)
             places = [
                 f"({place} * {step}u + {offset} - {unsigned(first)})"
@@ -328,7 +328,7 @@ class Problem:
             pixel = ravel([places[axis] for axis in axes], list(map(unsigned, layout.size)))
             position = pixel if batch == "0u" else f"{batch} * {unsigned(pixels)} + {pixel}"
         else:
-            pixel = position if batch == "0u" else f"{position} % {unsigned(pixels)}"
+            pixel = position if batch == "0u" else f"{position} % {numbers.divisor(pixels)}"
         if not self.rows_are_channels:
             return f"({position}) * {unsigned(channels)} + {channel}"
         line = channel if batch == "0u" else f"({batch} * {unsigned(channels)} + {channel})"
@@ -347,7 +347,9 @@ class Problem:
             return [row, column]
         line = f"({stack} * {unsigned(self.rows)} + {row})" if may_exceed(self.stacks, 1) else row
         sizes = zip(strides_of(layout.shape[:-1]), layout.shape[:-1], strict=True)
-        lines = ("0u" if is_same_size(n, 1) else f"{line} / {unsigned(s)} % {unsigned(n)}" for s, n in sizes)
+        lines = (
+            "0u" if is_same_size(n, 1) else f"{line} / {numbers.divisor(s)} % {numbers.divisor(n)}" for s, n in sizes
+        )
         return [*lines, column]
 
 
@@ -368,7 +370,7 @@ def spatial_axes(layout: str) -> str:
 
 
 def unravel(
-    position: str, sizes: Sequence[int], is_bounded: bool, number: Callable[[Dimension], str] = LITERALS.unsigned
+    position: str, sizes: Sequence[int], is_bounded: bool, number: Callable[[Dimension], str] = LITERALS.divisor
 ) -> list[str]:
     """Split a position into one for each axis of `sizes`, as text.
 

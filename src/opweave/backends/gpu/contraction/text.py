@@ -60,9 +60,9 @@ def stack_offset(matrix: Matrix | ProblemWindow, stack: str, stacks: int, number
     parts = []
     for (size, stride), below in zip(matrix.stack, strides_of(tuple(size for size, _ in matrix.stack)), strict=True):
         if not is_same_size(stride, 0) and may_exceed(size, 1):
-            position = stack if is_same_size(below, 1) else f"{stack} / {numbers.unsigned(below)}"
+            position = stack if is_same_size(below, 1) else f"{stack} / {numbers.divisor(below)}"
             is_first = is_same_size(below * size, stacks)
-            position = position if is_first else f"{position} % {numbers.unsigned(size)}"
+            position = position if is_first else f"{position} % {numbers.divisor(size)}"
             parts.append(times(position, stride, numbers) if is_first else f"{position} * {numbers.unsigned(stride)}")
     return " + ".join(parts) or "0u"
 

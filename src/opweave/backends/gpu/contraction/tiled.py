@@ -221,7 +221,7 @@ class TileSide:
             return f"{n}_at{k} + {n}_jump", []
         name, tap, channel = self.at[k], "tap", f"(first + {term})"
         if not self.steps.is_by_tap:
-            size = numbers.unsigned(channels)
+            size = numbers.divisor(channels)
             is_split = may_exceed(channels, 1)
             tap, channel = (f"{channel} / {size}", f"{channel} % {size}") if is_split else (channel, "0u")
         if isinstance(matrix, Matrix):
@@ -257,10 +257,10 @@ def _window(m: ProblemWindow, name: str, line: str, base: list[str], numbers: Ke
     """Define the origin of the window of a line; `base` holds the name of the stack's offset, or nothing."""
     p = f"{name}_position"
     is_single, pixels = not may_exceed(m.batches, 1), prod(m.output)
-    terms = [*base, *([] if is_single else [times(f"({p} / {numbers.unsigned(pixels)})", m.batch, numbers)])]
+    terms = [*base, *([] if is_single else [times(f"({p} / {numbers.divisor(pixels)})", m.batch, numbers)])]
     return [
         f"let {p} = {line};",
-        *window_start(m, name, unravel(p, m.output, is_single, numbers.unsigned), numbers),
+        *window_start(m, name, unravel(p, m.output, is_single, numbers.divisor), numbers),
         f"let {name}_image = i32({' + '.join(terms) or '0u'});",
     ]
 
@@ -304,11 +304,11 @@ def body(
     a.width, b.width = left.width, right.width
     place, groups, once = _locate_workgroup(workgroups(problem, tile, splits), numbers)
     across = tile.columns // tile.width
-    steps, unsigned = left.steps, numbers.unsigned
+    steps, unsigned, divisor = left.steps, numbers.unsigned, numbers.divisor
     share = -(-steps.count // splits)
     has_stacks = may_exceed(problem.stacks, 1)
     is_divided = not (isinstance(splits, int) and splits == 1)
-    stack = f"{place}.z % {unsigned(problem.stacks)}" if is_divided else f"{place}.z"
+    stack = f"{place}.z % {divisor(problem.stacks)}" if is_divided else f"{place}.z"
     once += [
         f"let first_row = {place}.y * {tile.rows}u;",
         f"let first_column = {place}.x * {tile.columns}u;",
@@ -319,7 +319,7 @@ def body(
         *right.setup(),
     ]
     if is_divided:
-        split = f"{place}.z / {unsigned(problem.stacks)}" if has_stacks else f"{place}.z"
+        split = f"{place}.z / {divisor(problem.stacks)}" if has_stacks else f"{place}.z"
         once.append(f"let begin = {split} * {unsigned(share)};")
         once.append(f"let end = min(begin + {unsigned(share)}, {unsigned(steps.count)});")
     begin, end = ("begin", "end") if is_divided else ("0u", unsigned(steps.count))
@@ -351,7 +351,7 @@ def _locate_workgroup(
     if all(count <= MAX_WORKGROUPS for count in counts):  # an answer that is recorded, if there are names
         return "group", counts, []
     unsigned, total = numbers.unsigned, prod(counts)
-    x, y, area = map(unsigned, (*counts[:2], prod(counts[:2])))
+    x, y, area = map(numbers.divisor, (*counts[:2], prod(counts[:2])))
     number, groups = workgroup_number(total, unsigned=unsigned)
     lines = [f"let number = {number};", *return_if(f"number >= {unsigned(total)}")]
     return "place", groups, [*lines, f"let place = vec3<u32>(number % {x}, number / {x} % {y}, number / {area});"]
@@ -363,7 +363,7 @@ def _locate_step(steps: Steps, depth: int, numbers: KernelNumbers) -> list[str]:
         return [f"let first = ahead * {depth}u;"]
     if is_same_size(steps.per_tap, 1):
         return ["let tap = ahead;", "let first = 0u;"]
-    per_tap = numbers.unsigned(steps.per_tap)
+    per_tap = numbers.divisor(steps.per_tap)
     return [f"let tap = ahead / {per_tap};", f"let first = ahead % {per_tap} * {depth}u;"]
 
 
