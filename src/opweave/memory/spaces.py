@@ -77,6 +77,9 @@ class DeviceSpace(TensorSpace, Protocol):
     def carve(self, sizes: Sequence[int], homes: Sequence[int], descs: Sequence[Desc]) -> list[Memory]:
         """Allocate buffers of `sizes` bytes; tensor `k` is at the start of buffer `homes[k]`."""
 
+    def arenas(self) -> Any:
+        """Arenas in which versions of a program share buffers; None if a buffer cannot have tensors of several shapes."""
+
 
 class _Host:
     """All memory of the process."""

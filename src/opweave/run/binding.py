@@ -19,14 +19,16 @@ Call = Callable[[], None]
 class Intermediates(list[Memory]):
     """The memory slots of one run: constants and intermediates; None for inputs and outputs.
 
-    `calls` are the bound calls of the steps that use only these slots, from the first run on.
+    `calls` are the bound calls of the steps that use only these slots, from the first run on. `arena` holds the memory on a
+    device during a run, if versions of the program share it.
     """
 
-    __slots__ = ("__weakref__", "calls")
+    __slots__ = ("__weakref__", "arena", "calls")
 
     def __init__(self, memory: Any) -> None:
         super().__init__(memory)
         self.calls: list[Call | None] | None = None
+        self.arena: Any = None
 
 
 class Binding:

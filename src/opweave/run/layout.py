@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..backends import Aliases
 from ..core.graph import Desc, Operand
@@ -38,6 +38,7 @@ class Layout(Pool[Intermediates]):
             *(program.operands[number] for number in program.outputs),
         ]
         self._output_names = dict(enumerate(program.graph.outputs, start=count))
+        self._key = tuple(spaces), shared
         self._spaces = list(spaces)
         self._fixed: dict[int, Memory] = {}
         self._own: list[int] = []  # slots of intermediates
@@ -59,6 +60,8 @@ class Layout(Pool[Intermediates]):
             writes = tuple(self._write(value, step, homes.get(value, step.space)) for value in step.writes)
             self.steps.append(step.between(reads, writes))
         self._finish(len(program.steps) - 1)
+        # Memory that other versions of the program use, too.
+        self._arenas: Any = None
         self.plan, self._allocators = self._lay_out()
         outer = range(len(spaces))
         self._is_inner = [not any(slot in outer for slot in (*step.reads, *step.writes)) for step in self.steps]
@@ -201,11 +204,36 @@ class Layout(Pool[Intermediates]):
             descs: list[Desc] = [self.operands[slot].desc for slot in numbers]
             space_plan, allocate = intermediates(space, descs, [lives[slot] for slot in numbers])
             whole += space_plan
-            allocators.append((numbers, allocate))
+            if self._arenas is None and (arenas := self.program.arenas_in(space, *self._key)) is not None:
+                arenas.use(self, space_plan)
+                self._arenas, self._on_device = arenas, (numbers, space_plan, descs)
+            else:
+                allocators.append((numbers, allocate))
         return whole, allocators
 
+    def take(self) -> Intermediates:
+        """Memory slots for one run. The slots of inputs and outputs are None."""
+        if self._arenas is None:
+            return super().take()
+        arena = self._arenas.take()
+        try:
+            memory: Intermediates = arena.memories.peek(id(self)) or self._new_in(arena)
+        except BaseException:
+            self._arenas.give_back(arena)
+            raise
+        memory.arena = arena
+        return memory
+
+    def _new_in(self, arena: Any) -> Intermediates:
+        numbers, plan, descs = self._on_device
+        memory = self.new()
+        for slot, piece in zip(numbers, arena.carve(plan, descs, self._arenas.in_use), strict=True):
+            memory[slot] = piece
+        arena.memories.put(self, memory)
+        return memory
+
     def new(self) -> Intermediates:
-        """New memory slots for one run. The slots of inputs and outputs are None."""
+        """New memory slots for one run, without those in an arena."""
         memory = Intermediates(self._fixed.get(slot) for slot in range(len(self.operands)))
         for numbers, allocate in self._allocators:
             for slot, piece in zip(numbers, allocate(), strict=True):
@@ -218,7 +246,12 @@ class Layout(Pool[Intermediates]):
         """Return the memory of a run for reuse."""
         for slot in self._cells:
             memory[slot].value = None
-        super().give_back(memory)
+        if self._arenas is None:
+            super().give_back(memory)
+            return
+        # Kept, it would be a reference cycle.
+        arena, memory.arena = memory.arena, None
+        self._arenas.give_back(arena)
 
     def run(self, inputs: Sequence[Memory], outputs: Sequence[Memory]) -> None:
         """Run the program once, with only steps between intermediates bound."""

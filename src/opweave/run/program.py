@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..backends import Aliases, Measured, Returning, Runner, TakingFeeds
 from ..core.graph import Builder, Desc, Graph, Node, Operand, map_operands
@@ -89,6 +89,8 @@ class Program:
         self._spaces = (*(item for item in used if item is not HOST), HOST)
         self._layouts: dict[tuple[tuple[Space, ...], Aliases], Layout] = {}
         self._constants: dict[tuple[int, Space], Memory] = {}
+        # Shared with the versions for certain sizes, as their layouts have the same slots.
+        self._arenas: dict[tuple[Space, tuple[Space, ...], Aliases], Any] = {}
         self._find_direct()
 
     def _find_direct(self) -> None:
@@ -232,6 +234,13 @@ class Program:
             layout = self._layouts.setdefault(key, Layout(self, spaces, shared))
         return layout
 
+    def arenas_in(self, space: Space, spaces: tuple[Space, ...], shared: Aliases) -> Any:
+        """Arenas in a space for the layout in `spaces`; None if it has none."""
+        key = space, spaces, shared
+        if key not in self._arenas:
+            self._arenas.setdefault(key, None if space.is_host else space.arenas())  # type: ignore[attr-defined]
+        return self._arenas[key]
+
     def constant(self, number: int, space: Space) -> Memory:
         """The memory of a constant in a space; it is copied there once."""
         value = self.operands[number].value
@@ -270,7 +279,11 @@ class Program:
 
     def share_memory(self, other: Program) -> None:
         """Use the intermediates of a program that was compiled for the same graph, where both have the same parts."""
-        for runner, twin in self._runners_beside(other) or ():
+        pairs = self._runners_beside(other)
+        if pairs is None:
+            return
+        self._arenas = other._arenas
+        for runner, twin in pairs:
             runner.share_memory(twin)
 
     def _runners_beside(self, other: Program) -> list[tuple[Runner, Runner]] | None:

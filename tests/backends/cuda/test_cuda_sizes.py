@@ -115,6 +115,15 @@ def test_cuda_graphs_are_updated_for_new_sizes(context: ow.MLContext, driver: Cp
     assert driver.calls["allocate"] == 2 * 8 + 2 * 2  # two tensors for each run, and two buffers that grow once
 
 
+def test_sizes_share_memory_of_inputs_and_outputs(context: ow.MLContext, driver: CpuDriver) -> None:
+    graph, counts = build(context, lambda b, x, n, m: x(n, 8).neg(), "float32"), []
+    for n in (40, 10, 41, 42, 40, 10):
+        arrays = arrays_for(graph, {"n": n})
+        np.testing.assert_array_equal(context.compute(graph, arrays)["y0"], -arrays["x0"])
+        counts.append(driver.calls["allocate"])
+    assert counts == [2, 2, 4, 4, 4, 4]
+
+
 def test_cuda_graphs_of_other_steps_are_dropped(context: ow.MLContext, driver: CpuDriver) -> None:
     """Each number of steps has a CUDA graph; those that were used least recently are released."""
     graph = build(context, STAGED["gru of many units and steps"], "float32")

@@ -126,6 +126,11 @@ class GpuDevice(DeviceSpace):
         buffers = [self.buffer(size, "intermediates") for size in sizes]
         return [DeviceArray(desc, buffers[home]) for desc, home in zip(descs, homes, strict=True)]
 
+    def arenas(self) -> Any:
+        from .arenas import Arenas  # which imports this class
+
+        return Arenas(self)
+
     def write(self, target: DeviceArray, source: np.ndarray, reason: str) -> None:
         self.write_buffer(target.buffer, source, reason)
 
