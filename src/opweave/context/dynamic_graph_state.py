@@ -442,6 +442,8 @@ class DynamicGraphState(GraphState):
             if opened is None:
                 return self._compile(graph)
             with self.lock:
+                if self._open:
+                    opened.program.share_memory(self._open[0].program)
                 self._open = [opened, *self._open[: MAX_OPEN - 1]]
         return opened.program.at(sizes, input_ranges(graph))
 

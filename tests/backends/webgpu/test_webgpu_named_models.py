@@ -13,6 +13,7 @@ from onnx.parser import parse_model
 from support.webgpu_device import gpu_context
 
 import opweave as ow
+from opweave.backends.gpu.arenas import Arenas
 from opweave.backends.gpu.schedule import Schedule
 from opweave.context import dynamic_graph_state
 from opweave.onnx.session.named_models import NamedModel
@@ -58,6 +59,37 @@ def test_images_of_all_sizes_have_one_program(lowered: list[int]) -> None:
     text = session.explain()
     assert "runs whole on" in text
     assert "one by one" not in text
+
+
+def test_programs_share_weights_and_arenas(lowered: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One image and several have programs of their own, whose constants are those of the same nodes."""
+    session, witness = session_of(
+        "g (float[batch, 2, 4, width] x) => (float[batch, 3, 1, 1] y) {"
+        "  w = Constant <value = float[3, 2, 1, 1] {1, 2, 3, 4, 5, 6}> ()"
+        "  r = Conv (x, w)  y = GlobalAveragePool (r) }"
+    )
+    from opweave.backends.webgpu.engine import WebGpuDevice
+
+    buffers, arenas = list[str](), list[Any]()
+    allocate, start = WebGpuDevice.buffer, Arenas.__init__
+
+    def note_buffer(self: Any, count: int, label: str) -> Any:
+        buffers.append(label)
+        return allocate(self, count, label)
+
+    def note_arenas(self: Any, device: Any) -> None:
+        start(self, device)
+        arenas.append(self)
+
+    monkeypatch.setattr(WebGpuDevice, "buffer", note_buffer)
+    monkeypatch.setattr(Arenas, "__init__", note_arenas)
+    for batch in (1, 3, 2, 1):
+        feed = {"x": np.random.default_rng(batch).standard_normal((batch, 2, 4, 5 + batch), np.float32)}
+        np.testing.assert_allclose(session.run(None, feed)[0], witness.run(None, feed)[0], 1e-4, 1e-4, strict=True)
+    assert len(lowered) == 2
+    assert buffers.count("a constant") == 1
+    held = {id(arena) for arena in arenas if arena.idle}
+    assert len(held) == 2  # of intermediates, and of inputs and outputs
 
 
 def test_cache_grows_without_compiling(lowered: list[int]) -> None:

@@ -11,11 +11,12 @@ from copy import copy
 from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from ... import memory
-from ...memory.arrays import is_mapped_or_bytes
+from ...memory.arrays import is_mapped_or_bytes, owner_of
 from ...support.errors import DataError, NotSupportedError, require
 from ...support.names import short_repr
 from ...support.records import field, record
@@ -88,6 +89,8 @@ class Model:
     _locations: dict[str, Contents] = field(default_factory=dict, repr=False)
     _streams: dict[str, int] = field(default_factory=dict, repr=False)  # of random keys, by the name of a node's output
     _dense_bytes: int = 0  # the size of the sparse initializers so far
+    # The arrays of Constant nodes that graphs still have, by the name of the output.
+    _constants: WeakValueDictionary[str, np.ndarray] = field(default_factory=WeakValueDictionary, repr=False)
 
     @classmethod
     def load(cls, source: Any, limits: ModelLimits = DEFAULT) -> Model:
@@ -336,12 +339,25 @@ class Model:
         (attribute,) = node.attribute
         match attribute.name:
             case "value":
-                return self.array(attribute.t)
+                return self._shared(node.output[0], self.array(attribute.t))
             case "value_float" | "value_floats":
                 return np.array(attribute_value(attribute), np.float32)
             case "value_int" | "value_ints":
                 return np.array(attribute_value(attribute), np.int64)
         return None
+
+    def _shared(self, name: str, array: np.ndarray) -> np.ndarray:
+        """An equal array that a compiled graph has for a Constant node; `array` if there is none.
+
+        Devices upload memory once. Nodes of several sub-graphs may have the same name.
+        """
+        owner = self._constants.get(name)
+        if owner is not None and owner.dtype == array.dtype and owner.size == array.size and not owner.dtype.hasobject:
+            shared = owner.reshape(array.shape)
+            if shared.tobytes() == array.tobytes():
+                return shared
+        self._constants[name] = owner_of(array)
+        return array
 
     def array(self, tensor: TensorProto) -> np.ndarray:
         """The array of an initializer; a view if its bytes are raw."""

@@ -524,6 +524,8 @@ class ShapeCache:
             if entry is None:
                 return None
             with self._lock:
+                if self._named:
+                    entry.compiled.program.share_memory(self._named[0].compiled.program)
                 self._named = [entry, *self._named[: MAX_NAMED - 1]]
         compiled = entry.at(shapes)
         with self._lock:
