@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..support.errors import ValidationError, caller_line
 from .formula_limits import LongFormulaError
@@ -23,6 +23,7 @@ from .sizes import (
     UnknownSizeError,
     current_scope,
     decide_without_scope,
+    is_multiple,
     refuse,
     variables_of,
 )
@@ -34,6 +35,9 @@ MAX_PATHS = 64
 
 TYPICAL_SIZE = 1024
 """Estimate of a size of which nothing is known."""
+
+ALIGNMENT = 32
+"""A factor that sizes of images often have: networks halve them some times. Other sizes seldom have it by chance."""
 
 
 @contextmanager
@@ -139,6 +143,35 @@ def guarded_sizes() -> Mapping[str, int]:
     """The sizes whose answers this scope records; none without such a scope."""
     guards = current_guards()
     return guards.sizes if guards else {}
+
+
+def is_multiple_here(size: Dimension, divisor: int) -> bool:
+    """Whether a dimension is a multiple of a number for all sizes, or because its names are multiples of 32 in this run.
+
+    Only a positive answer is recorded: code for other sizes is valid for these, too.
+
+    >>> n, guards = Size("n"), Guards({"n": 64, "m": 5})
+    >>> with guards.deciding():
+    ...     is_multiple_here((n - 1) // 2 + 1, 4), is_multiple_here(Size("m"), 4)
+    (True, False)
+    >>> guards.hold({"n": 96, "m": 6}), guards.hold({"n": 97, "m": 5})
+    (True, False)
+    """
+    if is_multiple(size, divisor):
+        return True
+    guards, names = current_guards(), variables_of(size)
+    if guards is None or any(guards.sizes.get(name, 1) % ALIGNMENT for name in names):
+        return False
+    aligned: dict[str, Any] = {name: ALIGNMENT * Size(name) for name in names}
+    with without_deciding():
+        try:
+            is_aligned = isinstance(size, Size) and is_multiple(size.at(aligned), divisor)
+        except UnknownSizeError:  # the formula compares sizes
+            return False
+    if is_aligned:
+        for name in names:
+            guards.decide(("zero", Size(name) % ALIGNMENT))
+    return is_aligned
 
 
 class _NoAnswers:

@@ -124,6 +124,21 @@ def test_sizes_share_memory_of_inputs_and_outputs(context: ow.MLContext, driver:
     assert counts == [2, 2, 4, 4, 4, 4]
 
 
+def test_pixels_of_aligned_images_are_vectors(context: ow.MLContext) -> None:
+    """Images whose sizes are multiples of 32 have a program, if they come first; others have a program for all sizes."""
+
+    def make(b: ow.MLGraphBuilder, x: Any, n: Any, m: Any) -> Any:
+        halves = b.conv2d(x(1, 8, n, m), weights(b, x, 16, 8, 3, 3), padding=[1, 1, 1, 1], strides=[2, 2]).relu()
+        return b.conv2d(halves, weights(b, x, 12, 16, 1, 1))
+
+    sizes = [{"n": n, "m": m} for n, m in ((32, 64), (64, 32), (33, 31), (64, 64))]
+    for first, programs in ((0, 2), (2, 1)):
+        graph = check_with_reference(context, make, "float32", 1e-4, sizes[first:])
+        assert len(state_of(graph)._open) == programs  # type: ignore[attr-defined]
+        stores = "\n".join(kernel.source for kernel in kernels_of(graph)).count("result[at / 4u] = value;")
+        assert stores == (2 if programs == 2 else 0)
+
+
 def test_cuda_graphs_of_other_steps_are_dropped(context: ow.MLContext, driver: CpuDriver) -> None:
     """Each number of steps has a CUDA graph; those that were used least recently are released."""
     graph = build(context, STAGED["gru of many units and steps"], "float32")

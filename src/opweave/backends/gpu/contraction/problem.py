@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ....core.graph import Desc
+from ....core.guards import is_multiple_here
 from ....core.shapes import broadcast, conv_size
 from ....core.sizes import Dimension, Size, is_multiple, is_same_shape, is_same_size, may_exceed
 from ....expr.ir import Input
@@ -262,7 +263,7 @@ class Problem:
         if self.layout.phases > 1:
             return False
         if self.rows_are_channels:
-            return is_multiple(self.layout.pixels, 4)
+            return is_multiple_here(self.layout.pixels, 4)
         width = self.columns if self.layout.kind == "matrix" else self.columns * self.stacks
         return is_multiple(self.columns, 4) and is_multiple(width, 4)
 
