@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from ...core.sizes import Dimension, Size
+from ...core.sizes import Dimension, Size, is_multiple
 from ...expr.gpu import Buffer, GpuKernel, TensorCores
-from ...expr.gpu.triton import SIZE, source_of, type_of
+from ...expr.gpu.triton import ALIGNED_SIZE, SIZE, source_of, type_of
 
 
 class TritonNumbers:
@@ -50,12 +50,14 @@ def triton_kernel(
     written: int = 1,
     starts_early: bool = False,
     sizes: Mapping[Size, str] = MappingProxyType({}),
+    is_multiple: Callable[[Dimension, int], bool] = is_multiple,
 ) -> GpuKernel:
     """A kernel of `programs` programs, which writes the last `written` arguments and reads the others.
 
-    `sizes` have the names of their parameters, which follow the arguments.
+    `sizes` have the names of their parameters, which follow the arguments. `is_multiple` tells whether a size is a multiple.
     """
-    types = {name: type_of(buffer.desc) for name, buffer in arguments.items()} | dict.fromkeys(sizes.values(), SIZE)
+    types = {name: type_of(buffer.desc) for name, buffer in arguments.items()}
+    types |= {name: ALIGNED_SIZE if is_multiple(size, 16) else SIZE for size, name in sizes.items()}
     return GpuKernel(
         title,
         source_of(comment, types, library, lines),

@@ -35,6 +35,9 @@ TYPES: dict[str, str] = {
 SIZE = "=i32"
 """The type of a parameter for a size, which is no pointer."""
 
+ALIGNED_SIZE = "=i32:16"
+"""The type of a parameter for a size that is a multiple of 16: Triton vectorises loads if it knows that of strides."""
+
 _COMPUTED: dict[Type, str] = {
     **dict.fromkeys(("float32", "float16"), "float32"),
     **dict.fromkeys(("int32", "index", "int8", "uint8"), "int32"),
