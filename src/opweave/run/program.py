@@ -43,6 +43,7 @@ class Program:
         operands: the operand of each value, inputs first.
         outputs: index into `operands` for each output.
         symbolic: for operands of a program for certain sizes, those with names, which its nodes have.
+        arenas: memory of layouts on devices, which the programs for certain sizes share.
     """
 
     def __init__(
@@ -89,8 +90,7 @@ class Program:
         self._spaces = (*(item for item in used if item is not HOST), HOST)
         self._layouts: dict[tuple[tuple[Space, ...], Aliases], Layout] = {}
         self._constants: dict[tuple[int, Space], Memory] = {}
-        # Shared with the versions for certain sizes, as their layouts have the same slots.
-        self._arenas: dict[tuple[Space, tuple[Space, ...], Aliases], Any] = {}
+        self.arenas: dict[tuple[Space, tuple[Space, ...], Aliases], Any] = {}
         self._find_direct()
 
     def _find_direct(self) -> None:
@@ -237,9 +237,9 @@ class Program:
     def arenas_in(self, space: Space, spaces: tuple[Space, ...], shared: Aliases) -> Any:
         """Arenas in a space for the layout in `spaces`; None if it has none."""
         key = space, spaces, shared
-        if key not in self._arenas:
-            self._arenas.setdefault(key, None if space.is_host else space.arenas())  # type: ignore[attr-defined]
-        return self._arenas[key]
+        if key not in self.arenas:
+            self.arenas.setdefault(key, None if space.is_host else space.arenas())  # type: ignore[attr-defined]
+        return self.arenas[key]
 
     def constant(self, number: int, space: Space) -> Memory:
         """The memory of a constant in a space; it is copied there once."""
@@ -282,7 +282,7 @@ class Program:
         pairs = self._runners_beside(other)
         if pairs is None:
             return
-        self._arenas = other._arenas
+        self.arenas = other.arenas
         for runner, twin in pairs:
             runner.share_memory(twin)
 
