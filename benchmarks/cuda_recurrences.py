@@ -1,6 +1,6 @@
 """Selective scans and linear attention with CUDA, beside the forms in chunks that PyTorch compiles.
 
-python -m benchmarks cuda_recurrences --json results.json     # the file keeps finished rows, and the next run goes on
+python -m benchmarks cuda_recurrences --json results.json     # the file keeps finished rows, and the next run resumes
 python -m benchmarks cuda_recurrences --render results.json   # writes docs/benchmarks-gpu.md
 
 Needs the extra cuda, and torch. Each case has a process of its own, in which both compute the same numbers from tensors on the
@@ -32,10 +32,10 @@ from .record import Record, resumed
 RECORD = DOCS / "benchmarks-cuda-recurrences.json"
 
 SECONDS = 300
-"""How long one process may take: PyTorch compiles unrolled loops for a minute."""
+"""Time limit of a process: PyTorch compiles unrolled loops for a minute."""
 
 LAUNCHES = 20
-"""Launches of a call, at whose end the device is waited for."""
+"""Launches of a call, which then synchronises with the device."""
 
 BANDWIDTH, LAUNCH, LEAST = 3.6e12, 10.0, 50.0
 """Bytes a second, microseconds besides, and microseconds of traffic from which on there is a limit to it."""
@@ -46,7 +46,7 @@ SIZE, HEAD_SIZE = 16, 128
 
 @dataclass(frozen=True)
 class Case:
-    """What is computed.
+    """A recurrence and its sizes.
 
     Attributes:
         rule: "scan" for Mamba, "scan of heads" for Mamba 2, or a rule of `linear_attention`.
@@ -116,7 +116,7 @@ class Row:
     error: float
 
     def faults(self) -> list[str]:
-        """Which limits the case exceeds."""
+        """The limits that the case exceeds."""
         holds = {"PyTorch": CUDA_RECURRENCE.holds(ratio=Ratio(*self.ratio))}
         if self.traffic >= LEAST:
             holds["traffic"] = self.ours <= TRAFFIC_OF_RECURRENCE * self.traffic + LAUNCH
@@ -208,8 +208,8 @@ def _measure(name: str, folder: Path) -> Row:
     case = next(case for case in CASES if name == f"{case.name}/{precision}")
     feed, arguments = _numbers(case)
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    theirs, expected = _captured(*_pytorch(case, [torch.from_numpy(array).cuda() for array in arguments]))
-    ours, output = _dispatched(case, feed, precision)
+    theirs, expected = _capture(*_pytorch(case, [torch.from_numpy(array).cuda() for array in arguments]))
+    ours, output = _dispatch(case, feed, precision)
     ours()
     result, reference = output(), expected.cpu().numpy()
     with alone(folder):
@@ -260,7 +260,7 @@ def _numbers(case: Case) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
     return feed, [query, key, value, operands.get("decay", zeros), operands.get("beta", zeros)]
 
 
-def _dispatched(
+def _dispatch(
     case: Case, feed: Mapping[str, np.ndarray], precision: Any
 ) -> tuple[Callable[[], object], Callable[[], np.ndarray]]:
     """A function that dispatches the graph several times, and waits; and one that reads the output."""
@@ -295,7 +295,7 @@ def _dispatched(
     return call, lambda: np.asarray(context.read_tensor(outputs["y"]))
 
 
-def _captured(function: Callable[..., Any], arguments: list[Any]) -> tuple[Callable[[], object], Any]:
+def _capture(function: Callable[..., Any], arguments: list[Any]) -> tuple[Callable[[], object], Any]:
     """A function that replays PyTorch's compiled function several times, and waits; and its output."""
     import torch
 
@@ -330,7 +330,7 @@ def _pytorch(case: Case, tensors: list[Any]) -> tuple[Callable[..., Any], list[A
 
 
 def _scan(x: Any, delta: Any, a: Any, b: Any, c: Any, length: int) -> Any:
-    """A selective scan in chunks: the steps of all chunks at once, then what they start from."""
+    """A selective scan in chunks: the steps of all chunks at once, then the shares of the states before chunks."""
     import torch
 
     batches, tokens, channels = x.shape

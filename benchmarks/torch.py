@@ -11,6 +11,7 @@ Each is measured in separate processes, whose caches on disk are empty.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -370,6 +371,7 @@ def _machine(device: str) -> str:
 
 def _reason(text: str) -> str:
     """The last line of an error's text that is an error, and no place in the code."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text)  # colours
     lines = [line for line in text.splitlines() if ": " in line]
     return (lines or [text])[-1].strip()[:300]
 

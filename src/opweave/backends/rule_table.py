@@ -70,7 +70,7 @@ class RuleTable:
         from .. import composites  # imported late, because most graphs have none
 
         for name in self._of_composites:
-            self._registered(getattr(composites, name))
+            self._rules_so_far(getattr(composites, name))
         return self._rules
 
     @rules.setter
@@ -82,9 +82,9 @@ class RuleTable:
         loading = self._loading
         if not (loading.is_done or op.__module__ in loading.modules):
             loading.run(op.__module__)
-        return self._registered(op)
+        return self._rules_so_far(op)
 
-    def _registered(self, op: Op[..., Any] | str) -> Sequence[Rule]:
+    def _rules_so_far(self, op: Op[..., Any] | str) -> Sequence[Rule]:
         """The rules of an operation, or of a composite of this name, that are registered so far."""
         if isinstance(op, str):
             return self._of_composites.get(op, ())
@@ -117,13 +117,13 @@ class RuleTable:
 
         def register(function: RuleFunction) -> RuleFunction:
             for op in ops:
-                present = self._registered(op) if isinstance(op, str) else self.rules_of(op)
+                rules = self._rules_so_far(op) if isinstance(op, str) else self.rules_of(op)
                 name = op if isinstance(op, str) else op.name
-                is_open = all(rule.when is not None for rule in present)
+                is_open = all(rule.when is not None for rule in rules)
                 require(is_open, f"{self.name}: {name} has a rule already")
                 if isinstance(op, str):
                     self._of_composites.setdefault(op, []).append(Rule(function, when))
-                elif present:
+                elif rules:
                     self._rules[op].append(Rule(function, when))
                 else:
                     self._rules[op] = [Rule(function, when)]

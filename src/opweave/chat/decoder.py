@@ -215,13 +215,13 @@ class Decoder:
         write(self.context, self._length, len(self.tokens))
         graph = self.graph
         # The first pass compiles the graph.
-        with self._releasing():
+        with self._release_after_compiling():
             # The KV cache is updated in place: the same tensors are inputs and outputs.
             self.context.dispatch(graph, inputs, {"logits": self._logits, **self._past})
         self._is_compiled = True
         self.tokens += tokens
 
-    def _releasing(self) -> AbstractContextManager[None]:
+    def _release_after_compiling(self) -> AbstractContextManager[None]:
         return nullcontext() if self._is_compiled else self.model.releasing()
 
     def _inputs(self, tokens: list[int]) -> dict[str, MLTensor]:
@@ -259,7 +259,7 @@ class Decoder:
         lengths = (1,) if self._is_on_host else (self._chunk, SHORT, 1)
         counts = [count for count in dict.fromkeys(min(most, self.room - length) for most in lengths) if count]
         graph = self.graph
-        with self._releasing():
+        with self._release_after_compiling():
             with compile_together():
                 for count in counts:
                     state_of(graph).version("dispatch", self._inputs([0] * count))

@@ -30,7 +30,7 @@ was used least recently. Sizes that recur are launched as they are: an update ta
 
 MAX_FORMS = 8
 """Maximum number of sequences of kernels that have CUDA graphs in an arena; an estimate. Sizes may change which kernels run:
-networks of many units have some for each step."""
+recurrent networks of more than 256 units have kernels for each step."""
 
 
 class _Chain:
@@ -65,7 +65,8 @@ class _Chain:
 class _Chains:
     """The CUDA graphs of a runner in an arena; `last` ran last.
 
-    They are listed by the kernels that are skipped, used last at the end. Those of the same kernels are used last first.
+    `by_skipped` has a list of graphs for the kernels that are skipped, least recently used first; in each list, the most
+    recently used graph is first.
     """
 
     by_skipped: dict[tuple[bool, ...], list[_Chain]] = field(default_factory=dict)
@@ -79,12 +80,12 @@ class _Chains:
         return graphs
 
 
-class _LoadedKernels:
-    """The kernels of a runner and of its versions. They begin to compile at once, and are loaded at the first use."""
+class _RunnerKernels:
+    """The kernels of a runner and of its versions. They start to compile immediately, and load at the first use."""
 
     def __init__(self, engine: CudaDevice, kernels: Sequence[GpuKernel]) -> None:
         self._engine, self._kernels = engine, kernels
-        self._begun: list[Any] = engine.begin(kernels)
+        self._jobs: list[Any] = engine.begin(kernels)
         self._lock = Lock()
         self._functions: list[CudaFunction] | None = None
 
@@ -94,12 +95,12 @@ class _LoadedKernels:
             with self._lock, compiler.stop_on_interrupt():
                 if self._functions is None:
                     self._functions = self._engine.functions(self._kernels)
-                    self._begun.clear()
+                    self._jobs.clear()
         return self._functions
 
     def abandon(self) -> None:
         """Cancel kernels that still wait for a process; another thread that needs them begins them again."""
-        for job in self._begun:
+        for job in self._jobs:
             job.cancel()
 
 
@@ -119,7 +120,7 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
         super().__init__(graph, backend, engine)
 
     def prepare(self) -> None:
-        self._kernels = _LoadedKernels(self.engine, [step.kernel for step in self.steps])
+        self._kernels = _RunnerKernels(self.engine, [step.kernel for step in self.steps])
 
     def complete(self) -> None:
         self._kernels.functions()

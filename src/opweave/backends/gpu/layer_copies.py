@@ -447,7 +447,7 @@ class _CopiedLayer:
                 pairs = zip(step.nodes, nodes, strict=True)
                 titles = {one.title: other.title for one, other in pairs if one.title != other.title}
                 if step.repetition is not None and step.repetition not in repetitions:
-                    repetitions[step.repetition] = step.repetition.moved(self.place)
+                    repetitions[step.repetition] = step.repetition.with_places(self.place)
                 copied[step] = replace(
                     step,
                     places=tuple(map(self.place, step.places)),

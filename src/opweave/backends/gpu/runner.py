@@ -58,7 +58,7 @@ class GpuKernelRunner(Runner, Generic[Bound]):
         self._constants = self._upload_constants()
         self._has_names = any(map(_has_names, self.steps))
         self.kernel_numbers: Sequence[int] = range(len(self.steps))
-        """For each step, the number of the step for whose kernel `prepare` has compiled."""
+        """For each step, the index of its kernel among those that `prepare` compiles."""
         self.arenas: Arenas[GpuIntermediates[Bound]] = Arenas(engine)
         if not self._has_names:
             self._plan_intermediates()

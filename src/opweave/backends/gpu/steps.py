@@ -69,23 +69,25 @@ class Buffer:
 class Repetition:
     """Steps whose number of repetitions has names. Each repetition reads the states that the previous one has written.
 
-    As steps of a graph with names, they are those of a single repetition, which reads `old` and writes `new`.
+    A graph with names has the steps of one repetition, which reads `old` and writes `new`; `unroll` repeats them for certain
+    sizes.
     """
 
     count: Size
     old: Buffer
     new: Buffer
 
-    def moved(self, place: Callable[[Buffer], Buffer]) -> Repetition:
+    def with_places(self, place: Callable[[Buffer], Buffer]) -> Repetition:
         """The repetition with other places."""
         return replace(self, old=place(self.old), new=place(self.new))
 
     def unroll(
         self, steps: Sequence[KernelStep], sizes: Mapping[str, int], places: Mapping[Buffer, Buffer]
     ) -> list[KernelStep]:
-        """The steps of all repetitions for certain sizes. `steps` are those of one; `places` maps places to theirs.
+        """The steps of all repetitions for certain sizes. `steps` are those of one; `places` maps places with names to those
+        for these sizes.
 
-        The last repetition writes `new`, the one before writes a spare place, and so on: nothing else depends on `count`.
+        The last repetition writes `new`, the one before a spare place, and so on: readers of `new` need not know `count`.
         """
         old, new = places[self.old], places[self.new]
         spare = Buffer(new.desc, "between")
@@ -94,7 +96,7 @@ class Repetition:
         for left in reversed(range(self.count.at(sizes))):
             written = spare if left % 2 else new
             if (read, written) not in by_places:
-                by_places[read, written] = [step.moved({old: read, new: written}) for step in steps]
+                by_places[read, written] = [step.with_places({old: read, new: written}) for step in steps]
             unrolled += by_places[read, written]
             read = written
         return unrolled
@@ -141,7 +143,7 @@ class KernelStep:
         numbers += tuple(value for k in kernel.divisors for value in divisor_values(max(1, numbers[k])))
         return replace(self, kernel=kernel, places=bound, copies=copies, numbers=numbers)
 
-    def moved(self, places: Mapping[Buffer, Buffer]) -> KernelStep:
+    def with_places(self, places: Mapping[Buffer, Buffer]) -> KernelStep:
         """The step with other places."""
         return replace(self, places=tuple(places.get(place, place) for place in self.places))
 
@@ -275,7 +277,7 @@ class Kernels:
             repetition = Repetition(repeated.count, one, other)
             self.steps[start:] = [replace(step, repetition=repetition) for step in odd]
             return
-        even = [step.moved({one: other, other: one}) for step in odd]
+        even = [step.with_places({one: other, other: one}) for step in odd]
         for number in range(1, repeated.count):
             self.steps += even if number % 2 else odd
 

@@ -74,7 +74,7 @@ class GpuModule:
             self.read(source)
         name, data_type, lay = self.names[source], source.desc.data_type, self.layout(source)
         if lay.lanes == 1:
-            return self.computed(source, f"{name}[{flat}]")
+            return self.convert_loaded(source, f"{name}[{flat}]")
         return unpack(name, flat if flat == "flat" else f"u32({flat})", data_type, lay.lanes)
 
     def load_four(self, source: Input | Stored, flat: str) -> str:
@@ -85,7 +85,7 @@ class GpuModule:
         lay = self.layout(source)
         return self.dialect.four(f"{self.names[source]}[{flat}]", lay.element) if lay.lanes == 1 else ""
 
-    def computed(self, source: Input | Stored, text: str) -> str:
+    def convert_loaded(self, source: Input | Stored, text: str) -> str:
         """Generate the conversion of an unpacked element to the type in which it is computed."""
         type, data_type, element = (
             computed_type(source.desc.data_type),

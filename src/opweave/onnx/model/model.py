@@ -339,14 +339,14 @@ class Model:
         (attribute,) = node.attribute
         match attribute.name:
             case "value":
-                return self._shared(node.output[0], self.array(attribute.t))
+                return self._share_constant(node.output[0], self.array(attribute.t))
             case "value_float" | "value_floats":
                 return np.array(attribute_value(attribute), np.float32)
             case "value_int" | "value_ints":
                 return np.array(attribute_value(attribute), np.int64)
         return None
 
-    def _shared(self, name: str, array: np.ndarray) -> np.ndarray:
+    def _share_constant(self, name: str, array: np.ndarray) -> np.ndarray:
         """An equal array that a compiled graph has for a Constant node; `array` if there is none.
 
         Devices upload memory once. Nodes of several sub-graphs may have the same name.

@@ -1,14 +1,14 @@
 """Linear attention of many tokens: products of matrices for chunks of tokens, instead of a step for each token.
 
-Let d(j, i) be the sum of the decays of the tokens behind j until i of a chunk, and S the state before the chunk. Token i reads
-from the tokens j <= i of its chunk, and from S:
+Let d(j, i) = Σ decay(t) for j < t <= i, where t numbers the tokens of a chunk from 1, and S the state before the chunk.
+Token i reads from the tokens j <= i of its chunk, and from S:
 
     out(i) = exp(d(0, i)) q(i) S + Σ exp(d(j, i)) (q(i) k(j)) v(j)
     S'     = exp(d(0, end)) S + Σ exp(d(j, end)) k(j) v(j)
 
 All sums are products of matrices, and only S passes from chunk to chunk. For the delta rules, v(j) is the change that token j
-makes, which depends on earlier tokens of the chunk: the changes C solve (I + A) C = beta (V - exp(d) K S), where A(i, j) is
-beta(i) exp(d(j, i)) k(i) k(j) for j < i.
+makes, which depends on earlier tokens of the chunk: the changes C solve (I + A) C = beta (V - exp(d(0, i)) K S), where
+A(i, j) is beta(i) exp(d(j, i)) k(i) k(j) for j < i.
 
 S. Yang et al.: Parallelizing Linear Transformers with the Delta Rule over Sequence Length (2024),
 https://arxiv.org/abs/2406.06484, and Gated Delta Networks (2024), https://arxiv.org/abs/2412.06464.
@@ -44,9 +44,9 @@ BLOCK = 8
 """Tokens of a block of sums of decays."""
 
 TILES = 16, 8, 4
-"""Columns of a state for a workgroup that carries it from chunk to chunk, for the delta rules: few if few would be busy."""
+"""Columns of a state for each workgroup, for the delta rules: the largest number that gives each unit a workgroup."""
 
-MAX_SIZE = 192
+MAX_DELTA_KEY = 192
 """The longest keys of the delta rules: a part of the state must fit into workgroup memory."""
 
 
@@ -66,7 +66,7 @@ def _suits(
     size, (batches, tokens, _) = width // heads, query.shape
     if is_same_size(batches, 0) or (not isinstance(tokens, Size) and tokens < MIN_TOKENS):
         return False
-    if beta is not None and size > MAX_SIZE:
+    if beta is not None and size > MAX_DELTA_KEY:
         return False
     types = {x.data_type for x in (query, key, value, decay, beta) if x is not None}
     return types <= {"float32", "float16"} and (decay is None or size == 1 or decay.shape[2] == groups)
@@ -85,15 +85,17 @@ def _(
     scale: float,
 ) -> Staged:
     def plan(stages: Stages) -> list[Traced]:
-        first = None if past_state is None else stages.store(widen(past_state), "the first state")
+        is_half = past_state is not None and past_state.data_type == "float16"
+        first = stages.store(widen(past_state), "the first state") if past_state is not None and is_half else past_state
         chunks = _Chunks(stages, query, key, value, first, decay, beta, groups, heads // groups, 1, scale)
         if estimate(query.shape[1]) < MIN_TOKENS:
             out, last = chunks.results_of_steps()
         else:
             out, last = chunks.results((heads * chunks.values,), query)
-        return [out, last if past_state is None else stages.store(narrow(last, past_state), "the last state")]
+        last = stages.store(narrow(last, past_state), "the last state") if past_state is not None and is_half else last
+        return [out, last]
 
-    return Staged(plan, lambda _: (set(), names_in_empty(query.shape)), may_exceed=True)
+    return Staged(plan, lambda _: (set(), names_in_empty(query.shape)), may_exceed_limits=True)
 
 
 def _suits_scan(input: Operand, delta: Operand, a: Operand, b: Operand, c: Operand, d: Operand | None) -> bool:
@@ -155,8 +157,8 @@ def _(
         first = None
         if initial_state is not None:
             old = widen(initial_state)
-            turned = compute((batches, heads, size, width), lambda n, h, k, p: old[n, h, p, k])
-            first = stages.store(turned, "the first state")
+            transposed = compute((batches, heads, size, width), lambda n, h, k, p: old[n, h, p, k])
+            first = stages.store(transposed, "the first state")
         query, key = (stages.view(array, (*lines, groups * size)) for array in (c, b))
         value = stages.store(values, "values")
         chunks = _Chunks(stages, query, key, value, first, decay, None, groups, 1, inner, 1.0)
@@ -167,14 +169,15 @@ def _(
         out, state = (in_chunks if estimate(tokens) >= MIN_TOKENS else in_steps)(stages)
         return [out, stages.store(state if initial_state is None else narrow(state, initial_state), "the last state")]
 
-    return Staged(plan, lambda _: (set(), names_in_empty(input.shape)), may_exceed=True)
+    return Staged(plan, lambda _: (set(), names_in_empty(input.shape)), may_exceed_limits=True)
 
 
 class _Chunks:
     """The stages of linear attention.
 
     Tokens are numbered by chunk and place. Axes of arrays are batch, chunk, group of keys, head of the group, then rows and
-    columns of a matrix. The heads of a group have `queries` of their own and one state, or one query and `inner` states.
+    columns of a matrix. A group has `queries` heads that share a state, or `inner` heads that share a query and have a state
+    each.
     """
 
     def __init__(
@@ -234,7 +237,7 @@ class _Chunks:
     def _vectors(self, x: Traced, heads: int, copies: int = 1) -> View:
         """The matrices of a chunk in an array [batches, tokens, groups * heads * size]: a row for each token.
 
-        One head may count as several `copies`.
+        Each head is repeated `copies` times, by a stride of 0.
         """
         line = x.shape[2]
         size = line // (self.groups * heads)
@@ -264,7 +267,7 @@ class _Chunks:
         return self.stages.add(Products(problem, finish), target, title)
 
     def results_of_steps(self) -> list[Traced]:
-        """The results if few tokens are usual: a step for each token."""
+        """The outputs and the last state, step by step, for few tokens."""
         stages, tokens = self.stages, (self.batches, self.tokens)
         sizes = {"query": (self.queries, self.size), "key": (self.size,), "value": (self.values,)}
         arrays = {"query": self.query, "key": self.key, "value": self.value}
@@ -297,7 +300,7 @@ class _Chunks:
         queries = self._vectors(self.query, self.queries, self.inner)
         states, last, added = (self._states if self.beta is None else self._delta_states)(keys, values)
 
-        def visible(total: Traced) -> Traced:
+        def mask_later(total: Traced) -> Traced:
             def element(b: Traced, c: Traced, g: Traced, h: Traced, i: Traced, j: Traced) -> Traced:
                 score = total[b, c, g, h, i, j]
                 if decays is not None:
@@ -306,15 +309,15 @@ class _Chunks:
 
             return compute(total.shape, element)
 
-        def decayed(total: Traced) -> Traced:
+        def apply_decay(total: Traced) -> Traced:
             def element(b: Traced, c: Traced, g: Traced, h: Traced, i: Traced, v: Traced) -> Traced:
                 read = total[b, c, g, h, i, v]
                 return read if decays is None else read * decays.until(b, c, self.state_of(g, h), i)
 
             return compute(total.shape, element)
 
-        scores = self._multiply("scores in chunks", queries, keys, visible, b_transpose=True)
-        read = self._multiply("reads of states before chunks", queries, states, decayed)
+        scores = self._multiply("scores in chunks", queries, keys, mask_later, b_transpose=True)
+        read = self._multiply("reads of states before chunks", queries, states, apply_decay)
         return [self._outputs(scores, added, read, columns, like, more), last]
 
     def _outputs(
@@ -331,7 +334,7 @@ class _Chunks:
                 head, v = column if len(column) == 2 else (column[0] // self.values, column[0] % self.values)
                 c, t, g, h = at // self.chunk, at % self.chunk, head // self.heads, head % self.heads
                 value = (widen(total)[(b, at, *column)] + read[b, c, g, h, t, v]) * self.scale
-                # Tokens behind the last one are not read.
+                # `more` has no elements for tokens of the padding.
                 return narrow(value if more is None else value + more(b, self._within(at), *column), like)
 
             return compute(total.shape, element)
@@ -387,14 +390,14 @@ class _Chunks:
         decays, beta = self.decays, self.beta
         assert beta is not None
 
-        def earlier(total: Traced) -> Traced:
+        def mask_earlier(total: Traced) -> Traced:
             def element(b: Traced, c: Traced, g: Traced, h: Traced, i: Traced, j: Traced) -> Traced:
                 share = total[b, c, g, h, i, j] * self.of_token(beta, b, c, g, i)
                 return where(j < i, share if decays is None else share * exp(decays.between(b, c, g, j, i)), 0)
 
             return compute(total.shape, element)
 
-        shares = self._multiply("shares of earlier tokens", keys, keys, earlier, b_transpose=True)
+        shares = self._multiply("shares of earlier tokens", keys, keys, mask_earlier, b_transpose=True)
         of_values, of_states = map(View.of, self._inverses(shares))
         changes = self._multiply("changes from zero states", of_values, values)
         reads = self._multiply("reads of changes", of_states, keys)
@@ -417,7 +420,7 @@ class _Chunks:
         size = 1
         while size < count:
             program.fill(product, _right_factor(program, a, x, size), [count // 2, size])
-            program.fill(y, _joined(program, product, x, size))
+            program.fill(y, _join_blocks(program, product, x, size))
             x, y, size = y, x, 2 * size
 
         def of_values(i: Traced, j: Traced) -> Traced:
@@ -433,14 +436,14 @@ class _Chunks:
         return targets[0], targets[1]
 
     def _carry_changes(self, changes: Traced, reads: Traced) -> tuple[View, Traced, View]:
-        """Run the chunks one after the other: subtract from `changes` what the `reads` of a chunk are of its state."""
+        """Run the chunks in order: subtract `reads` times the state before a chunk from its `changes`; update the state."""
         count, size, decays, key, first = self.chunk, self.size, self.decays, widen(self.key), self._first_state()
         features, lines = self.stages.features, estimate(self.batches) * self.groups
         width = next((n for n in TILES if lines * -(-self.values // n) >= features.units), TILES[-1])
         program = Workgroups([self.batches, self.groups, -(-self.values // width)])
         b, g, tile = program.positions
         state, change, kept = (program.shared_array([n, width]) for n in (size, count, count))
-        # An element more in each row: invocations of a warp that read adjacent rows read other banks.
+        # Rows are padded by one element to avoid bank conflicts: invocations of a warp read adjacent rows.
         rows = [program.shared_array([count, size + 1]) for _ in range(2)]
         is_copied = program.shared_bytes <= features.max_shared
         if not is_copied:
@@ -469,7 +472,7 @@ class _Chunks:
             of_read: Callable[[Traced, Traced], Traced] = read_of
             of_key: Callable[[Traced, Traced], Traced] = key_of
             if is_copied:
-                of_read, of_key = _copied(program, rows[0], read_of), _copied(program, rows[1], key_of)
+                of_read, of_key = _copy(program, rows[0], read_of), _copy(program, rows[1], key_of)
             program.write(
                 states, [size, width], lambda i, j: (b, c, g, i, column(j)), lambda i, j: program[state][i, j]
             )
@@ -498,10 +501,10 @@ class _Chunks:
         return self._of_chunks(of_input(states)), of_input(last), View.of(target)
 
 
-def _copied(
+def _copy(
     program: Workgroups, local: Local, element: Callable[[Traced, Traced], Traced]
 ) -> Callable[[Traced, Traced], Traced]:
-    """Copy a matrix to workgroup memory, whose rows have an element more."""
+    """Copy a matrix to `local`, whose rows are padded by one element; return a function that reads its elements."""
     rows, columns = local.desc.shape
     program.fill(local, element, [rows, columns - 1])
     return lambda t, i: program[local][t, i]
@@ -517,7 +520,7 @@ def _right_factor(program: Workgroups, a: Local, x: Local, size: int) -> Callabl
     return element
 
 
-def _joined(program: Workgroups, product: Local, x: Local, size: int) -> Callable[[Traced, Traced], Traced]:
+def _join_blocks(program: Workgroups, product: Local, x: Local, size: int) -> Callable[[Traced, Traced], Traced]:
     """The inverses of blocks of 2 * `size` rows, from the inverses of their halves, and the products A X."""
 
     def element(i: Traced, j: Traced) -> Traced:
@@ -533,7 +536,7 @@ def _joined(program: Workgroups, product: Local, x: Local, size: int) -> Callabl
 class _Decays:
     """Sums of decays in chunks, as logarithms, and factors.
 
-    No sum is the difference of others: a large decay would take the digits of those behind it. Sums of tokens of a block of 8
+    No sum is a difference of prefix sums: a large decay would cancel the digits of later ones. Sums of tokens of a block of 8
     are added to sums of blocks.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Rows of recurrences: parts of states that do not depend on each other, which kernels compute apart.
+"""Rows of recurrences: independent parts of states, which kernels compute separately.
 
 Kernels have two forms: rows in registers (`rows_in_registers`), and rows in workgroup memory (`rows_in_workgroups`).
 """
@@ -32,7 +32,7 @@ _FIRST = Const(0, "index")
 class KernelSteps:
     """The steps of a kernel: those from `start` to `end`, of `length` steps.
 
-    Of states with an axis of chunks, the chunk that runs first has `padding` steps that keep the states.
+    With an axis of chunks, the first chunk that runs begins with `padding` steps that leave states unchanged.
     """
 
     length: Dimension
@@ -47,7 +47,7 @@ class KernelSteps:
 
 
 class RecurrentRows:
-    """The rows of a recurrence, and the positions of their elements in whole arrays; states may begin with a constant.
+    """The rows of a recurrence, and the positions of their elements in whole arrays; initial states may be constants.
 
     Attributes:
         extents: the sizes of the axes of rows.
@@ -123,7 +123,7 @@ class RecurrentRows:
         return (*at[:axis], time, *at[axis:])
 
     def _join_time(self, sequence: Input, at: tuple[Expr, ...], axis: int) -> tuple[Expr, ...]:
-        """The position in a sequence whose axis of time is, in the step, an axis of chunks before that of time."""
+        """Merge the axes of chunks and time at a position of the step into the axis of time of a sequence."""
         if len(at) == sequence.desc.rank:
             return at
         position = self._from_first_chunk(at[axis - 1], at[axis])
@@ -144,7 +144,7 @@ def as_type(body: Expr, type: ir.Type) -> Expr:
     return body if body.type == type else Cast(body, type)
 
 
-def rounded(body: Expr, data_type: DataType) -> Expr:
+def round_to(body: Expr, data_type: DataType) -> Expr:
     """An element of a new state, rounded to its data type."""
     if data_type == "float16" and body.type == "float16":  # arithmetic is float32
         body = Cast(body, "float32")

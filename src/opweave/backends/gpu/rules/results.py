@@ -41,8 +41,8 @@ class Products:
 class Repeated:
     """Programs of workgroups that run several times; two arrays are swapped after each repetition.
 
-    The first repetition reads the first array, and writes the second one. If `count` has names, the last repetition writes the
-    second one, too.
+    `swapped` is (old, new): the first repetition reads `old`, and writes `new`. If `count` has names, the last one also writes
+    `new`.
     """
 
     stages: Sequence[ResultStage]
@@ -137,8 +137,8 @@ class Staged:
     """A result that takes several kernels: `plan` adds the stages, and returns the result arrays.
 
     `inputs` are the arrays that stand for the operands in the stages. `names_needed` returns the names that need numbers on a
-    device, for all sizes and for those of this run; without it, all names do. If the stages `may_exceed` a device's limits,
-    the decomposition runs instead.
+    device, for all sizes and for those of this run; without it, all names do. With `may_exceed_limits`, the
+    decomposition runs on devices that the stages do not fit (`fits`).
     """
 
     def __init__(
@@ -146,15 +146,15 @@ class Staged:
         plan: Callable[[Stages], Sequence[Traced]],
         names_needed: Callable[[Features], tuple[set[str], set[str]]] | None = None,
         *,
-        may_exceed: bool = False,
+        may_exceed_limits: bool = False,
     ) -> None:
-        self.plan, self.names_needed, self.may_exceed = plan, names_needed, may_exceed
+        self.plan, self.names_needed, self.may_exceed_limits = plan, names_needed, may_exceed_limits
         self.inputs: tuple[Input, ...] = ()
         self._plans: dict[Features, tuple[list[ResultStage], list[Input]]] = {}
 
     def fits(self, features: Features, max_byte_length: int) -> bool:
         """Whether a device can run the stages, whose arrays may have at most `max_byte_length` bytes."""
-        if not self.may_exceed:
+        if not self.may_exceed_limits:
             return True
         stages, _ = self.plan_for(features)
         targets = (target for stage in stages for target in stage.targets)

@@ -1,9 +1,9 @@
 """Recurrences with rows in registers: teams of invocations keep the rows of states, and run all steps without barriers.
 
-A team has 1 to 32 invocations of one warp. Each keeps adjacent elements of a row of each state. A sum over the row adds the
-elements of each invocation, and then these sums, which the team exchanges. The loop over time is unrolled: an invocation loads
-all elements of sequences before the first of these steps, and stores outputs after the last one, because devices do not load
-past a store, nor past an exchange.
+A team has 1 to 32 invocations of one warp. Each keeps adjacent elements of a row of each state. For a sum over the row, each
+invocation adds its elements, and the team exchanges and adds these partial sums. The loop over time is unrolled: an
+invocation loads all elements of sequences before the first of these steps, and stores outputs after the last one, because
+compilers do not move loads before a store or an exchange.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ....expr.recurrence import Recurrence
 from ....expr.reductions import unroll_short
 from ....expr.simplify import simplify_elements
 from ....support.errors import NotSupportedError
-from .recurrent_rows import KernelSteps, RecurrentRows, rounded
+from .recurrent_rows import KernelSteps, RecurrentRows, round_to
 from .unrolled_steps import MAX_UNROLLED_ELEMENTS, Statement, UnrolledSteps, exprs_of, is_short
 from .unrolled_text import LoopText, add_loads
 
@@ -37,8 +37,8 @@ MIN_UNROLLED = 4
 """Unrolled steps for which larger teams are worth their exchanges. An estimate."""
 
 MAX_REGISTERS = 160
-"""Registers for elements of states and sequences in an unrolled loop: for 8 steps of a selective scan with 8 elements, which
-was best for many rows. An invocation has 255; compilers load some elements later, and take 60 for this scan."""
+"""Maximum number of elements of states and sequences in an unrolled loop: 8 + 8 + 8 * 18, those of 8 steps of a selective scan
+with 8 elements, which was best for many rows. Compilers load some later, and use 60 of 255 registers for this scan."""
 
 MAX_NODES = 2400
 """Maximum size of an unrolled loop, in nodes: compilers take time for each. An estimate."""
@@ -50,7 +50,7 @@ ELEMENTS_OF_MANY_ROWS, ELEMENTS_OF_FEW_ROWS = 8, 4
 """Elements of a row for an invocation: measured on an H200 with selective scans of 16, and linear attention of 64 elements."""
 
 MANY_ROWS = 512
-"""Elements of all rows for each unit from which rows are many. Measured as above."""
+"""Rows are many if all of them have at least this many elements for each unit. Measured as above."""
 
 WIDTH = 64
 """Invocations of a workgroup. Measured as above."""
@@ -147,7 +147,7 @@ class RowsInRegisters(RecurrentRows, KernelProgram):
         for state, operand in zip(self.before, self.operands, strict=False):
             for element in range(self.elements_of(state)):
                 value = operand if isinstance(operand, Const) else Load(operand, self.place_of(state, element))
-                body = rounded(value, state.desc.data_type)
+                body = round_to(value, state.desc.data_type)
                 yield Statement(body, body)
 
     def _simplify(self) -> None:
@@ -188,7 +188,7 @@ class RowsInRegisters(RecurrentRows, KernelProgram):
     # Limits ----------------------------------------------------------------------------------------------------------
 
     def fits(self, unrolled: int) -> bool:
-        """Whether this program, of single steps, fits into registers with more of them unrolled."""
+        """Whether `unrolled` steps fit into registers; this program has a single step."""
         states = sum(map(self.elements_of, self.before))
         nodes = walk(*exprs_of(statement for loop in self.loops[:1] for statement in loop.statements))
         reads = sum(isinstance(node, Load) and node.source in self.sequences for node in nodes)

@@ -18,7 +18,7 @@ from ....expr.ir import Const, Expr, Index, Input, Load, Output, Reduce, Stored,
 from ....expr.recurrence import Recurrence
 from ....expr.reductions import COMBINE, split
 from ....support.errors import NotSupportedError
-from .recurrent_rows import STATES, KernelSteps, RecurrentRows, as_type, rounded
+from .recurrent_rows import STATES, KernelSteps, RecurrentRows, as_type, round_to
 
 MAX_ELEMENTS = 4096
 """The largest part of a state that one row needs, in elements: 16 KiB, the workgroup memory that every device has."""
@@ -125,7 +125,7 @@ class RowsInWorkgroups(RecurrentRows):
             tile, rest = self._variables(source)
             at = self.position(source, self._rows(tile), rest)
             value: Expr = operand if isinstance(operand, Const) else Load(operand, at)
-            self._fill(local, (tile, *rest), as_type(rounded(value, source.desc.data_type), local.desc.data_type))
+            self._fill(local, (tile, *rest), as_type(round_to(value, source.desc.data_type), local.desc.data_type))
         with program.repeat(self.steps.count) as number:
             self.time = ir.call("add", number.body, Const(self.steps.start, "index"))
             for stored in first.stored:
@@ -134,7 +134,7 @@ class RowsInWorkgroups(RecurrentRows):
                 self._write(index, output)
             for output, old, local in zip(first.outputs, self.states, self.new, strict=False):
                 tile, rest = self._variables(output)
-                body = rounded(self._hoist(self._localise(output, tile, rest), (tile, *rest)), output.desc.data_type)
+                body = round_to(self._hoist(self._localise(output, tile, rest), (tile, *rest)), output.desc.data_type)
                 kept, before = as_type(body, local.desc.data_type), Load(old, (tile, *rest))
                 at = self.position(output, self._rows(tile), rest)
                 self._fill(local, (tile, *rest), self.unless_padding(kept, before, output, at, self.time))

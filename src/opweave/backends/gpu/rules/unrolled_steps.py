@@ -16,7 +16,7 @@ from ....expr.gpu.forms import flat_position
 from ....expr.ir import Const, Expr, Index, Input, Load, Output, Reduce, Reduction, Stored, walk
 from ....expr.reductions import COMBINE
 from ....support.errors import NotSupportedError
-from .recurrent_rows import STATES, as_type, rounded
+from .recurrent_rows import STATES, as_type, round_to
 
 if TYPE_CHECKING:
     from .rows_in_registers import RowsInRegisters
@@ -88,7 +88,7 @@ class UnrolledSteps:
             for element in range(rows.elements_of(output)):
                 at = rows.place_of(output, element)
                 own = {output.axes[axis]: element for axis in rows.inner(output)}
-                body = rounded(
+                body = round_to(
                     self._value(output.body, dict(zip(output.axes, at, strict=True)), own), output.desc.data_type
                 )
                 body = rows.unless_padding(body, self.register(state, self.number, element), output, at, self.time)
@@ -98,7 +98,7 @@ class UnrolledSteps:
                 self._write_output(index, output)
 
     def _write_output(self, index: int, output: Output) -> None:
-        """Write the elements of an output: those of an invocation along the axis of rows, and all along small axes."""
+        """Write an output: along the row, the elements of this invocation; along small axes, all elements."""
         rows, inner = self.rows, self.rows.inner(output)
         kept = {variable for load in self._kept_loads(output.body) for variable in load.parts}
         along = [axis for axis in inner if output.axes[axis] in kept]
@@ -109,7 +109,9 @@ class UnrolledSteps:
         if len(along) > 1 or any(not is_same_size(output.desc.shape[axis], rows.size) for axis in along):
             raise NotSupportedError(f"output {index} has several axes of a row")
         if any(isinstance(size, Size) for size in sizes) or math.prod(sizes) > MAX_UNROLLED_ELEMENTS:
-            raise NotSupportedError(f"output {index} has {math.prod(sizes)} elements for each of a row")
+            raise NotSupportedError(
+                f"output {index} has more than {MAX_UNROLLED_ELEMENTS} elements for each element of a row, {math.prod(sizes)}"
+            )
         for element, *numbers in itertools.product(range(rows.elements if along else 1), *map(range, sizes)):
             places: dict[int, Expr] = dict.fromkeys(along, rows.own[element])
             places |= {axis: rows.numbers[number] for axis, number in zip(small, numbers, strict=True)}
@@ -167,7 +169,7 @@ class UnrolledSteps:
         return as_type(self.cached[key], node.type)
 
     def _reduction(self, node: Reduce, places: Mapping[Expr, Expr], own: Mapping[Index, int]) -> Expr:
-        """A reduction along a row, divided between the invocations of a team; each computes others alone."""
+        """Divide a reduction along a row between the invocations of a team; each one computes other reductions whole."""
         rows = self.rows
         variable, *more = node.variables
         is_divided = (

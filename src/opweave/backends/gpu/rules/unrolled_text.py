@@ -44,7 +44,7 @@ class LoopText:
         return [load for load in loads if isinstance(load, Load)]
 
     def _exists(self, load: Load) -> bool:
-        """Whether a load reads memory and is in bounds; each step has a position in time."""
+        """Whether a load reads memory and is in bounds; positions in time always are."""
         if isinstance(load.source, Local):
             return False
         time = self.rows.sequences.get(load.source)  # type: ignore[arg-type]
@@ -155,6 +155,6 @@ def add_loads(block: Block, loads: Sequence[Load]) -> None:
         if vector:
             name = block.let(vector)
             for member, letter in zip(four, "xyzw", strict=True):
-                value = module.computed(load.source, f"{name}.{letter}")
+                value = module.convert_loaded(load.source, f"{name}.{letter}")
                 block.name(member, value if is_simple(value) else block.let(value))
         block.keep(load)

@@ -74,8 +74,10 @@ _SUMS = frozenset(
         *(matrix.gemm, matrix.matmul, recurrent.gru, recurrent.lstm),
     }
 )
-_SUMMING_COMPOSITES = ("convolution", "conv_transpose")
 """Operations that add many products: errors below the rounding error of the sum are negligible."""
+
+_SUMMING_COMPOSITES = ("convolution", "conv_transpose")
+"""Names of composites of the same kind."""
 
 _CARRIERS = frozenset(
     {
@@ -86,8 +88,10 @@ _CARRIERS = frozenset(
         *(ops.leaky_relu, ops.relu, ops.sigmoid, ops.tanh),
     }
 )
-_CARRYING_COMPOSITES = ("average_pool", "max_pool")
 """Operations that do not amplify absolute errors, unlike a logarithm or a division."""
+
+_CARRYING_COMPOSITES = ("average_pool", "max_pool")
+"""Names of composites of the same kind."""
 
 
 def _exact_values(graph: Graph) -> set[Operand]:
