@@ -176,6 +176,20 @@ ON_TENSOR_CORES: dict[str, Build] = {
 }
 
 
+def test_sequences_of_as_many_kernels_have_own_cuda_graphs(context: ow.MLContext, driver: CpuDriver) -> None:
+    """Updates keep the edges of a CUDA graph, which depend on the kernels."""
+
+    def networks(b: ow.MLGraphBuilder, x: Any, n: Any, m: Any) -> Any:
+        make = STAGED["gru of many units and steps"]
+        return *make(b, x, n, m), *make(b, x, m, n)
+
+    graph = build(context, networks, "float32")
+    sizes = [{"n": n, "m": MAX_CHAINS + 2 - n} for n in range(1, MAX_CHAINS + 2)]
+    for each in sizes:
+        context.compute(graph, arrays_for(graph, each))
+    assert driver.calls["graph"] == len(sizes) > MAX_CHAINS
+
+
 @pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("data_type", ["float32", "float16"])

@@ -65,18 +65,22 @@ class _Chain:
 class _Chains:
     """The CUDA graphs of a runner in an arena; `last` ran last.
 
-    `by_skipped` has a list of graphs for the kernels that are skipped, least recently used first; in each list, the most
-    recently used graph is first.
+    `by_kernels` has a list of graphs for each sequence of kernels, least recently used first; in each list, the most recently
+    used graph is first. Updates keep the edges of a graph, which depend on the kernels.
     """
 
-    by_skipped: dict[tuple[bool, ...], list[_Chain]] = field(default_factory=dict)
+    by_kernels: dict[tuple[Sequence[int], tuple[bool, ...]], list[_Chain]] = field(default_factory=dict)
     last: _Chain | None = None
 
-    def of(self, skipped: tuple[bool, ...]) -> list[_Chain]:
-        """The CUDA graphs that skip these kernels; those that were used least recently may be dropped."""
-        graphs = self.by_skipped[skipped] = self.by_skipped.pop(skipped, [])
-        if len(self.by_skipped) > MAX_FORMS:
-            del self.by_skipped[next(iter(self.by_skipped))]
+    def of(self, numbers: Sequence[int], skipped: tuple[bool, ...]) -> list[_Chain]:
+        """The CUDA graphs of the kernels with these numbers without those that are skipped.
+
+        Those that were used least recently may be dropped.
+        """
+        key = numbers, skipped
+        graphs = self.by_kernels[key] = self.by_kernels.pop(key, [])
+        if len(self.by_kernels) > MAX_FORMS:
+            del self.by_kernels[next(iter(self.by_kernels))]
         return graphs
 
 
@@ -173,7 +177,7 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
             left_out = tuple(run is None for run in runs)
             if all(left_out):
                 return
-            chain = chains.last = self._chain(chains.of(left_out), runs)
+            chain = chains.last = self._chain(chains.of(self.kernel_numbers, left_out), runs)
         self._launch(chain.graph)
 
     def _chain(self, recent: list[_Chain], runs: Sequence[DriverLaunch | None]) -> _Chain:

@@ -84,7 +84,8 @@ class GpuKernelRunner(Runner, Generic[Bound]):
             own, repeated = zip(*((number, steps[step]) for number, step in group), strict=True)
             unrolled += repeated if repetition is None else repetition.unroll(repeated, sizes, places)
             numbers += own * ((len(unrolled) - len(numbers)) // len(own))
-        self.steps, self.kernel_numbers, self._has_names = unrolled, numbers, False
+        self.steps, self.kernel_numbers, self._has_names = unrolled, tuple(numbers), False
+        vars(self).pop("_numbers", None)  # those of the program with names
         self._constants = {
             **self._constants,
             **self._upload([new for old, new in places.items() if old.kind == "sizes"]),

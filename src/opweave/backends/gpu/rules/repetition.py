@@ -51,7 +51,7 @@ RowsProgram: TypeAlias = RowsInRegisters | Workgroups
 """A kernel that runs all steps for each row."""
 
 
-class _TooManyStepsError(Exception):
+class _TooManyStepsError(NotSupportedError):
     """A named number of steps is more than a kernel can repeat on a device."""
 
 
@@ -112,10 +112,10 @@ def _names_needed(recurrence: Recurrence, operands: Sequence[Input], features: F
         return needed, for_this_run
     try:
         _run(recurrence, operands, Stages(features))
-    except NotSupportedError:  # the decomposition may run once sizes are numbers
-        return variables_in(tuple(extents)), set()
     except _TooManyStepsError:
         return set(), variables_in((length,))
+    except NotSupportedError:  # the decomposition may run once sizes are numbers
+        return variables_in(tuple(extents)), set()
     return set(), set()
 
 
@@ -136,6 +136,8 @@ def _run(recurrence: Recurrence, operands: Sequence[Input], stages: Stages) -> l
         before = len(stages.stages)
         try:
             return _run_in_chunks(recurrence, parts, count, operands, stages)
+        except _TooManyStepsError:
+            raise
         except NotSupportedError:  # too many buffers, or too much memory
             del stages.stages[before:]
     descs = [operand.desc for operand in operands]

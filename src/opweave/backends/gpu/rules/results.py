@@ -13,6 +13,7 @@ from ....expr.array import Traced
 from ....expr.gpu import Features, KernelProgram, Workgroups
 from ....expr.ir import Input
 from ....expr.tracing import of_input
+from ....support.errors import NotSupportedError
 from ..contraction.problem import Problem, View, strides_of
 
 
@@ -156,7 +157,10 @@ class Staged:
         """Whether a device can run the stages, whose arrays may have at most `max_byte_length` bytes."""
         if not self.may_exceed_limits:
             return True
-        stages, _ = self.plan_for(features)
+        try:
+            stages, _ = self.plan_for(features)
+        except NotSupportedError:
+            return False
         targets = (target for stage in stages for target in stage.targets)
         programs = (stage.content for stage in stages if isinstance(stage.content, Workgroups))
         has_room = all(target.desc.byte_length <= max_byte_length for target in targets)
