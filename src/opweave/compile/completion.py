@@ -28,8 +28,8 @@ def abandon_on_errors(parts: Sequence[CompiledSegment]) -> Iterator[None]:
 def complete(parts: Sequence[CompiledSegment], *, has_names: bool) -> None:
     """Wait until engines have compiled the parts of a program.
 
-    In a block of `compile_together`, parts of graphs with names are completed at its end. Other graphs have rivals: if one of
-    these fails, another engine compiles the graph.
+    In a block of `compile_together`, parts of graphs with names are completed at its end. Parts of other graphs are completed
+    immediately: if their engine fails, another one compiles the graph.
     """
     pending = _pending.get()
     if has_names and pending is not None:

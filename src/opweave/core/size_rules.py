@@ -49,7 +49,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 MAX_EXPONENT, MAX_BASE = 8, 2**64
-"""The largest exponent and base of powers in rules, which in files of strangers could have any number of digits."""
+"""The largest exponent and base of powers in rules, which could have any number of digits in untrusted files."""
 
 MAX_TEXT = 10_000
 """The longest rule that is read, in characters; an estimate. Those of branches have some tens."""
@@ -87,7 +87,7 @@ class SizeRule:
         return cls(canonical, tuple(read), formula) if read else None
 
     def holds(self, numbers: Mapping[str, int]) -> bool:
-        """Whether numbers, by the texts of sizes, keep the rule; a rule without a value says nothing.
+        """Whether numbers, by the texts of sizes, keep the rule; True if it has no value, as after a division by 0.
 
         >>> [SizeRule.parse(text, ["n"]).holds({"n": 9}) for text in ("n < 5", "1 / (n - 9) > 1", "((n**8) ** 8) ** 8 < 1")]
         [False, True, True]

@@ -86,7 +86,7 @@ def _overrides() -> Iterator[tuple[str, str]]:
         yield f"{name}_f32", _EXTREME.format(name=name).strip()
     yield "kept", "inline f32 kept(f32 x) {\n    return x;\n}"
     yield "div_f32", "inline f32 div_f32(f32 a, f32 b) {\n    return a / b;\n}"
-    # Within 1 ULP, and half the instructions of the common one, which is most of a selective scan.
+    # CUDA's function is within 1 ULP, and has half the instructions of the common one; exp dominates a selective scan.
     yield "exp_f32", "inline f32 exp_f32(f32 x) {\n    return ::expf(x);\n}"
     yield "products_of_bytes", _PRODUCTS_OF_BYTES.strip()
     yield "rounded_to_half", "inline f32 rounded_to_half(f32 x) {\n    return f32(f16(x));\n}"

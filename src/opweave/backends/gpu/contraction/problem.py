@@ -163,8 +163,8 @@ class OperandLayout:
         spread: distance between positions of one phase along each spatial axis. Each phase is a separate stack.
         shift: offset of the first position of the result.
         grid: positions of a phase along each spatial axis; some may be outside the result.
-        inner: of "matrix": the number of stacks behind each row, [..., rows, inner, columns], such as the heads of a token;
-            `shape` may divide this into any axes. 0 if rows and columns are the last axes.
+        inner: for kind "matrix", the number of stacks between rows and columns, as in [..., rows, inner, columns], such as the
+            heads of a token; 0 for none. `shape` may split the axes of stacks and rows.
     """
 
     kind: str

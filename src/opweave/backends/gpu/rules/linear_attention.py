@@ -125,9 +125,10 @@ def _(
 
     def in_steps(stages: Stages) -> list[Traced]:
         shape = (batches, groups, inner, width, size)
-        first = stages.store(
-            compute(shape, lambda *_: 0.0) if initial_state is None else widen(initial_state), "states"
-        )
+        first = initial_state
+        if first is None or first.data_type == "float16":
+            values = compute(shape, lambda *_: 0.0) if first is None else widen(first)
+            first = stages.store(values, "the first state")
         staged = recurrent_form(scan_heads)(
             state=stages.view(first, shape),
             x=stages.view(input, (*lines, groups, inner, width)),
@@ -406,8 +407,8 @@ class _Chunks:
     def _inverses(self, shares: Traced) -> tuple[Input, Input]:
         """The inverses of I + `shares`, times beta of each column; and these times the decays until each column.
 
-        A program inverts by blocks, from blocks of one row on. Two blocks on the diagonal with inverses X and Y, and A below
-        X, become one with -Y A X below X.
+        A program inverts by blocks on the diagonal, from blocks of one row on: with X and Y, the inverses of P and Q, that of
+        [[P, 0], [A, Q]] is [[X, 0], [-Y A X, Y]].
         """
         count, beta, decays = self.chunk, self.beta, self.decays
         assert beta is not None
