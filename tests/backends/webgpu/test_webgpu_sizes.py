@@ -30,6 +30,7 @@ from support.webgpu_device import gpu_context
 from support.webgpu_kernels import engine_of, kernels_of
 
 import opweave as ow
+from opweave import composites as c
 from opweave.backends.gpu.contraction import tiled, tiles
 from opweave.context import dynamic_graph_state
 from opweave.context.graph import program_of, state_of
@@ -331,6 +332,25 @@ def test_names_may_differ(context: ow.MLContext) -> None:
         context.compute(graph, {"x": np.ones((3, 5), "float32")})
         texts.append([kernel.source for kernel in kernels_of(graph)])
     assert texts[0] == texts[1]
+
+
+def test_constants_beside_names(context: ow.MLContext) -> None:
+    """Constants give some sizes numbers, while kernels have names for them."""
+
+    def scan(b: ow.MLGraphBuilder, x: Any, n: Any, m: Any) -> Any:
+        inputs = x(1, n, 1, 1)
+        delta, rates, tokens = (b.constant(np.full(shape, 0.5, "float32")) for shape in [(1, 2, 1), (1,), (1, 2, 1, 2)])
+        return b.add(*c.selective_scan(b, inputs, delta, b.neg(rates), tokens, tokens, None, x(1, 1, 1, n)))
+
+    def attend(b: ow.MLGraphBuilder, x: Any, n: Any, m: Any) -> Any:
+        query = x(n, m, 6)
+        values, past = weights(b, query, 3, 1, 3), weights(b, query, 3, 1, 2, 3)
+        return c.linear_attention(
+            b, query, x(n, m, 2), values, past, x(n, m, 1), heads=n, groups=1, update_rule="gated"
+        )[0]
+
+    check_with_reference(context, scan, "float32", 1e-5, [{"n": 2}])
+    check_with_reference(context, attend, "float32", 1e-5, [{"n": 3, "m": 1}])
 
 
 @pytest.mark.parametrize("name", ["leaky_integrator", "selective_scan of tokens"])

@@ -86,8 +86,10 @@ class GpuKernelRunner(Runner, Generic[Bound]):
             numbers += own * ((len(unrolled) - len(numbers)) // len(own))
         self.steps, self.kernel_numbers, self._has_names = unrolled, tuple(numbers), False
         vars(self).pop("_numbers", None)  # those of the program with names
+        renamed = {old: new for old, new in places.items() if old.kind == "constant" and new is not old}
         self._constants = {
             **self._constants,
+            **{new: DeviceArray(new.desc, self._constants[old].buffer) for old, new in renamed.items()},
             **self._upload([new for old, new in places.items() if old.kind == "sizes"]),
         }
         self._plan_intermediates()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ....core.guards import estimate
-from ....core.sizes import is_multiple, is_same_size
+from ....core.sizes import is_multiple, is_same_size, is_static
 from ....expr import ir
 from ....expr.gpu import Features, Local, Workgroups
 from ....expr.gpu.statements import Fill, Write
@@ -60,7 +60,10 @@ class RowsInWorkgroups(RecurrentRows):
     ) -> None:
         super().__init__(recurrence, operands, results, steps)
         outputs = [output for program in self.divided.programs for output in program.outputs]
-        self.size = max((math.prod(self.rest(output)) for output in outputs), default=1)
+        sizes = [math.prod(self.rest(array)) for array in (*self.before, *outputs)]
+        if not is_static(sizes):
+            raise NotSupportedError("the size of a row has names")
+        self.size = max(sizes, default=1)
         if self.size > MAX_ELEMENTS:
             raise NotSupportedError(f"a row has {self.size} elements, and at most {MAX_ELEMENTS} fit into a workgroup")
         self.tile = tile or self._tile_for(features)
