@@ -341,18 +341,28 @@ def _jobs(
 def _alone(*args: str) -> dict[str, Any]:
     """Measure in a process with empty caches on disk."""
     with TemporaryDirectory(prefix="opweave-torch-") as folder:
-        names = ("OPWEAVE_CACHE", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-        extra = {name: str(Path(folder, name.lower())) for name in names}
-        Path(extra["OPWEAVE_CACHE"]).mkdir(mode=0o700)
+        return _in_folder(folder, *args)
+
+
+def _in_folder(folder: str, *args: str) -> dict[str, Any]:
+    """Measure in a process with PyTorch's caches in a folder, and an empty one for Opweave."""
+    with TemporaryDirectory(dir=folder) as own:
+        extra = {"OPWEAVE_CACHE": own}
+        extra |= {name: str(Path(folder, name.lower())) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
         return in_process("benchmarks.torch", *args, timeout=SECONDS, extra=extra)
 
 
 def _compile_twice(name: str, device: str, precision: str, pairs: str) -> dict[str, Any]:
-    """Measure a compilation in two processes: each compiler is the first in one of them, whose time of compiling counts."""
-    row = _alone("compile", name, device, precision, pairs, "ours")
+    """Measure a compilation in two processes: each compiler is the first in one of them, whose time of compiling counts.
+
+    Inductor's caches are empty in the first process. The second one finds what the first has compiled, so that only Opweave
+    compiles there.
+    """
     if pairs == "0":
-        return {**row, "compiling": {}}
-    other = _alone("compile", name, device, precision, "0", "theirs")
+        return {**_alone("compile", name, device, precision, pairs, "ours"), "compiling": {}}
+    with TemporaryDirectory(prefix="opweave-torch-") as folder:
+        other = _in_folder(folder, "compile", name, device, precision, "0", "theirs")
+        row = _in_folder(folder, "compile", name, device, precision, pairs, "ours")
     return {**row, "compiling": row["compiling"] | other["compiling"]}
 
 
@@ -491,6 +501,7 @@ def compile_module(
     with torch.inference_mode():
         expected = module(*arguments)
         module, arguments = module.to(device), tuple(argument.to(device) for argument in arguments)
+        module(*arguments)  # LeViT keeps tensors of its first call; inductor's CUDA graphs would overwrite them
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
         finish = torch.cuda.synchronize if device == "cuda" else lambda: None
 
