@@ -10,25 +10,26 @@ Each is measured in separate processes, whose caches on disk are empty.
 
 from __future__ import annotations
 
-import json
+import os
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from multiprocessing import get_context
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from statistics import geometric_mean, median
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Annotated, Any, Literal
 
 import typer
 
 from . import conclusions
 from .budgets import TORCH, TORCH_COMPILE, Budget
-from .measure import Ratio, alternate, elapsed, in_process, script
+from .measure import Ratio, alternate, elapsed, environment, script
 from .page import DOCS, Table, machine, versions, yes
 from .record import Record, read, resumed
 
@@ -349,7 +350,47 @@ def _in_folder(folder: str, *args: str) -> dict[str, Any]:
     with TemporaryDirectory(dir=folder) as own:
         extra = {"OPWEAVE_CACHE": own}
         extra |= {name: str(Path(folder, name.lower())) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
-        return in_process("benchmarks.torch", *args, timeout=SECONDS, extra=extra)
+        return _in_fork(args, extra)
+
+
+@cache
+def _forks() -> Any:
+    """Start processes as forks of one that has imported PyTorch and the packages of modules, which takes seconds."""
+    os.environ |= environment()
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__, "benchmarks.torch_packages"])
+    return context
+
+
+def _in_fork(args: Sequence[str], extra: Mapping[str, str]) -> dict[str, Any]:
+    """Run a step in a process of its own, as `in_process` does."""
+    receiver, sender = _forks().Pipe(duplex=False)
+    with receiver, TemporaryFile() as log:
+        process = _forks().Process(target=_answer, args=(sender, DupFd(log.fileno()), args, extra))
+        process.start()
+        sender.close()
+        try:
+            if not receiver.poll(SECONDS):
+                raise TimeoutError(f"takes more than {SECONDS:g} s")
+            row: dict[str, Any] = receiver.recv()
+            process.join(SECONDS)
+            return row
+        except EOFError:
+            process.join()
+            log.seek(0)
+            text = log.read().decode(errors="replace").strip()[-2000:]
+            raise RuntimeError(f"{' '.join(args)} ends with {process.exitcode}: {text}") from None
+        finally:
+            process.kill()
+            process.join()
+
+
+def _answer(sender: Any, log: Any, args: Sequence[str], extra: Mapping[str, str]) -> None:
+    """Run a step in a fork, whose output goes to a file."""
+    os.dup2(log.detach(), 1)
+    os.dup2(1, 2)
+    os.environ |= extra
+    sender.send(STEPS[args[0]](*args[1:]))
 
 
 def _compile_twice(name: str, device: str, precision: str, pairs: str) -> dict[str, Any]:
@@ -540,6 +581,4 @@ def compile_module(
     }
 
 
-if __name__ == "__main__":
-    steps: dict[str, Callable[..., dict[str, Any]]] = {"convert": convert, "compile": compile_module}
-    print(json.dumps(steps[sys.argv[1]](*sys.argv[2:])))
+STEPS: dict[str, Callable[..., dict[str, Any]]] = {"convert": convert, "compile": compile_module}
