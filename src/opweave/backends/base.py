@@ -66,6 +66,8 @@ class Runner(ABC):
     """Prefix of the runner's error messages; may be empty."""
     threads: int = 0
     """Number of threads that the engine has started for this runner."""
+    waits_in_bind: bool = False
+    """Whether `bind` finishes the work of `complete`, so that `complete` may be left out."""
     updates: Sequence[Update] = ()
     """Inputs that kernels update in place or copy; the runner counts copies. No other output may use an input's memory."""
 

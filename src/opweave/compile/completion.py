@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 _pending: ContextVar[list[CompiledSegment] | None] = ContextVar("pending", default=None)
 """The parts for which `compile_together` waits; None outside of its block."""
 
+_waits: ContextVar[bool] = ContextVar("waits", default=True)
+"""Whether builds wait: False in a block of `wait_at_first_use`."""
+
 
 @contextmanager
 def abandon_on_errors(parts: Sequence[CompiledSegment]) -> Iterator[None]:
@@ -31,6 +34,8 @@ def complete(parts: Sequence[CompiledSegment], *, has_names: bool) -> None:
     In a block of `compile_together`, parts of graphs with names are completed at its end. Parts of other graphs are completed
     immediately: if their engine fails, another one compiles the graph.
     """
+    if not _waits.get():
+        parts = [part for part in parts if not part.runner.waits_in_bind]
     pending = _pending.get()
     if has_names and pending is not None:
         pending += parts
@@ -54,3 +59,16 @@ def compile_together() -> Iterator[None]:
                 part.runner.complete()
     finally:
         _pending.reset(token)
+
+
+@contextmanager
+def wait_at_first_use() -> Iterator[None]:
+    """Let engines whose runners wait in `bind` go on compiling the graphs of a block after its end.
+
+    For devices with a single engine: no other one could compile a graph that the engine rejects then.
+    """
+    token = _waits.set(False)
+    try:
+        yield
+    finally:
+        _waits.reset(token)

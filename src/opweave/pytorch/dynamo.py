@@ -28,6 +28,7 @@ from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from .. import memory
+from ..compile.completion import wait_at_first_use
 from ..context.context import MLContext, ml
 from ..context.graph import MLGraph
 from ..core.dtypes import numpy_type
@@ -465,7 +466,9 @@ class GpuRunner:
 
     def __init__(self, program: CapturedProgram, context: MLContext, fallback: str) -> None:
         self._context = context
-        self.converted: ConvertedProgram = convert_program(program, context, {}, fallback=fallback, shares=True)
+        # Dynamo makes guards while kernels compile.
+        with wait_at_first_use():
+            self.converted: ConvertedProgram = convert_program(program, context, {}, fallback=fallback, shares=True)
         number = int(context.device.name.partition(":")[2] or 0)
         self._device = torch.device("cuda", number)
         # Outputs without an entry are shapes that only the graph needs.

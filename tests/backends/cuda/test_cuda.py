@@ -27,7 +27,7 @@ from opweave.backends.cuda.driver import CudaFunction
 from opweave.backends.cuda.staging import PIECE_BYTES
 from opweave.backends.gpu.contraction import layout
 from opweave.chat import GGUF, Decoder, Model
-from opweave.compile.completion import compile_together
+from opweave.compile.completion import compile_together, wait_at_first_use
 from opweave.context.builder import NamedBuilder
 from opweave.context.graph import state_of
 from opweave.expr.gpu import GpuKernel
@@ -152,6 +152,18 @@ def test_graphs_with_names_compile_together(noting: Noting) -> None:
     assert noting.events == ["begins", "begins", "waits", "waits"]
     for graph, wanted in zip(graphs, (-x, np.abs(x)), strict=True):
         np.testing.assert_array_equal(context.compute(graph, {"x": x})["y"], wanted)
+
+
+@pytest.mark.parametrize("size", [3, "n"])
+def test_first_call_waits_for_kernels(noting: Noting, size: Any) -> None:
+    context, x = context_on(noting), np.float32([1, -2, 3])
+    builder = NamedBuilder(context)
+    with wait_at_first_use():
+        graph = builder.build({"y": builder.neg(builder.input("x", "float32", [size]))})
+        state_of(graph).version("compute", {"x": x})
+    assert noting.events == ["begins"]
+    np.testing.assert_array_equal(context.compute(graph, {"x": x})["y"], -x)
+    assert noting.events == ["begins", "waits"]
 
 
 def test_decoder_compiles_prompts_and_tokens_together(

@@ -116,6 +116,7 @@ class CudaRunner(GpuKernelRunner[DriverLaunch]):
     """A graph whose operations are kernels on a CUDA device."""
 
     engine: CudaDevice
+    waits_in_bind = True
 
     def __init__(self, graph: Graph, backend: GpuBackend, engine: CudaDevice) -> None:
         self._chains: ByIdentity[GpuArena[GpuIntermediates[DriverLaunch]], _Chains] = ByIdentity()
