@@ -112,8 +112,8 @@ def _compile(source: str, options: Mapping[str, int], folder: Path) -> dict[str,
     target = GPUTarget("cuda", options["architecture"], 32)
     stages = options["num_stages"]
     while True:
-        # Only tensor cores fuse products and sums, so that other functions have the same results everywhere. Triton's overflow
-        # checks for integers are for its debug mode, and would be discarded.
+        # Only tensor cores and calls of `fma` fuse products and sums, so that other code has the same results everywhere.
+        # Triton's overflow checks for integers are for its debug mode, and would be discarded.
         compile_options = {
             "num_warps": options["num_warps"],
             "num_stages": stages,

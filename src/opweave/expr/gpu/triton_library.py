@@ -68,6 +68,43 @@ class Triton(DialectLibrary):
                 "    near = a * inverse\n"
                 "    return tl.fma(tl.fma(near, -b, a), inverse, near)"
             ),
+            # As in the library, with half as many instructions. Adding 1.5 * 2^23 rounds to an integer, and puts it into the last
+            # bits of the sum, from where `power_of_whole` takes it: 2 to the power of `whole + more`.
+            "exponential_parts": _jit(
+                "def exponential_parts(x):\n"
+                "    whole = tl.fma(x, 1.44269504, 12582912.0) - 12582912.0\n"
+                "    rest = tl.fma(whole, 2.12194440e-4, tl.fma(whole, -0.693359375, x))\n"
+                "    p = tl.fma(rest, 1.9875691500e-4, 1.3981999507e-3)\n"
+                "    p = tl.fma(p, rest, 8.3334519073e-3)\n"
+                "    p = tl.fma(p, rest, 4.1665795894e-2)\n"
+                "    p = tl.fma(p, rest, 1.6666665459e-1)\n"
+                "    p = tl.fma(p, rest, 5.0000001201e-1)\n"
+                "    return (tl.fma(p, rest * rest, rest), whole)\n"
+                "@triton.jit\n"
+                "def power_of_whole(whole, more):\n"
+                "    exponent = tl.cast(whole + 12582912.0, tl.int32, bitcast=True) + (more + 127)\n"
+                "    return tl.cast(exponent << 23, tl.float32, bitcast=True)"
+            ),
+            "exponential_of_negative": _jit(
+                "def exponential_of_negative(x):\n"
+                "    parts = exponential_parts(x)\n"
+                "    power = power_of_whole(parts[1], 24)\n"
+                "    return tl.fma(parts[0], power, power) * 5.9604645e-8"
+            ),
+            # NaN passes through all steps of these two.
+            "sigmoid_f32": _jit(
+                "def sigmoid_f32(x):\n"
+                f"    e = exponential_of_negative(tl.minimum(tl.abs(x), 104.5, {NAN}) * -1.0)\n"
+                "    return ratio(tl.where(x < 0.0, e, 1.0), 1.0 + e)"
+            ),
+            "tanh_f32": _jit(
+                "def tanh_f32(x):\n"
+                f"    limited = tl.minimum(tl.abs(x), 10.0, {NAN})\n"
+                "    parts = exponential_parts(limited + limited)\n"
+                "    power = power_of_whole(parts[1], 0)\n"
+                "    e = tl.fma(parts[0], power, power - 1.0)\n"
+                "    return with_sign(ratio(e, e + 2.0), x)"
+            ),
             # CUDA's function has half as many instructions, and an error of at most 2 ULP. Instructions count here: a kernel
             # repeats them for each element that a thread computes, and long kernels wait for their instructions.
             "erf_f32": _jit("def erf_f32(x):\n    return tl.erf(x)"),
