@@ -91,9 +91,10 @@ class CudaBackend(GpuBackend):
         return tiles.measure(contraction) if self.measures else tiles.find(contraction) or super().tile(contraction)
 
     def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
-        # Other kernels may still be fused into others.
-        slow = [kernel for kernel in kernels if kernel.compiler == "triton"]
-        return [] if self.engine is None else self.engine.begin(slow)
+        from ..gpu.shared_operand import may_be_merged
+
+        final = [kernel for kernel in kernels if not may_be_merged(kernel)]
+        return [] if self.engine is None else self.engine.begin(final)
 
     def tunable(self, graph: Graph) -> dict[str, Backend]:
         """With tensor cores, compare cached or tabulated tiles with newly measured ones."""

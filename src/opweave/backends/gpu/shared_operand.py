@@ -8,11 +8,21 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Sequence
 
 from ...core.graph import Node
+from ...core.sizes import is_static
 from ...expr import gpu
-from ...expr.gpu import Features
+from ...expr.gpu import Features, GpuKernel
 from ...expr.ir import Formula, Input, Output, Stored
-from .contraction.gemv import ThinKernel
+from .contraction.gemv import MAX_SHARED_ELEMENTS, ThinKernel
 from .steps import Buffer, KernelStep
+
+
+def may_be_merged(kernel: GpuKernel) -> bool:
+    """Whether `merge_steps` may replace a kernel: a GEMV, or a kernel of expressions that could compute its vectors."""
+    if isinstance(kernel, ThinKernel):
+        return True
+    written = (binding.desc for binding, writes in zip(kernel.bindings, kernel.writes, strict=True) if writes)
+    is_small = any(is_static(desc.shape) and desc.element_count <= MAX_SHARED_ELEMENTS for desc in written)
+    return is_small and not kernel.compiler
 
 
 def merge_steps(steps: Sequence[KernelStep], features: Features, *, rounds: bool) -> tuple[list[KernelStep], set[Node]]:

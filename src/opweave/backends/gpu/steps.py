@@ -161,6 +161,7 @@ class Kernels:
         self.backend, self.features = backend, features
         self.steps: list[KernelStep] = []
         self.begun: list[Any] = []
+        self._begun_keys: set[Hashable] = set()
         self.places: dict[Input | Stored | Output, Buffer] = {}
         self.cached: dict[Buffer, dict[Hashable, list[Buffer]]] = {}
         self.computed: dict[Buffer, tuple[Buffer, ...]] = {}
@@ -196,7 +197,9 @@ class Kernels:
         reordered operand. Users' kernels are always added: their text may not show all arguments.
         """
         background.give_way()
-        self.begun += self.backend.begin(kernels)
+        fresh = [kernel for kernel in kernels if kernel.key not in self._begun_keys]
+        self._begun_keys.update(kernel.key for kernel in fresh)
+        self.begun += self.backend.begin(fresh)
         for kernel in kernels:
             pairs = list(zip(kernel.bindings, kernel.writes, strict=True))
             reads = [self.places[key] for key, writes in pairs if not writes]

@@ -68,8 +68,8 @@ class Triton(DialectLibrary):
                 "    near = a * inverse\n"
                 "    return tl.fma(tl.fma(near, -b, a), inverse, near)"
             ),
-            # As in the library, with half as many instructions. Adding 1.5 * 2^23 rounds to an integer, and puts it into the last
-            # bits of the sum, from where `power_of_whole` takes it: 2 to the power of `whole + more`.
+            # As in the library, with half as many instructions. Adding 1.5 * 2^23 rounds to an integer, and puts it into the
+            # last bits of the sum, from where `power_of_whole` takes it: 2 to the power of `whole + more`.
             "exponential_parts": _jit(
                 "def exponential_parts(x):\n"
                 "    whole = tl.fma(x, 1.44269504, 12582912.0) - 12582912.0\n"
