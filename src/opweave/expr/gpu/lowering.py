@@ -15,6 +15,7 @@ from ...core.size_bounds import lower_bound
 from ...core.sizes import Dimension, Size, is_same_size, may_exceed
 from ...support.cache import Cache
 from ...support.errors import ValidationError
+from ...support.identity import ByIdentity
 from .. import ir
 from ..ir import Expr, Formula, Index, Input, Load, Output, Reduce, Stored, call, size_of, substitute, walk
 from ..ranges import ends_of_positions
@@ -41,13 +42,16 @@ lowered: Cache[tuple[Formula, Features], list[GpuKernel]] = Cache(4)
 """Kernels of the most recent programs, because `refusal_of` needs them before `kernels` is called."""
 
 
-_reasons: Cache[tuple[Formula, Features], str] = Cache(1024)
+_reasons: ByIdentity[Formula, dict[Features, str]] = ByIdentity()
 """Results of `refusal_of`: the layers of a graph repeat operations, and lowering an operation takes milliseconds."""
 
 
 def refusal_of(program: Formula, features: Features) -> str:
     """Return the reason why a device cannot run a program; empty if it can."""
-    return _reasons.make((program, features), lambda: _find_refusal(program, features))
+    reasons = _reasons.peek(id(program)) or _reasons.put(program, {})
+    if features not in reasons:
+        reasons[features] = _find_refusal(program, features)
+    return reasons[features]
 
 
 def _find_refusal(program: Formula, features: Features) -> str:
