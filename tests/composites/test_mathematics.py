@@ -114,6 +114,7 @@ def test_remainders_of_floats_are_exact(data_type: str, device: str) -> None:
         (composites.dft, [np.zeros((4, 1), "float32"), 2**31 - 1], {}, "length must be at most 16777216"),
         (composites.dft, [np.zeros((4, 2), "float32")], {"onesided": True}, "a one-sided transform takes real numbers"),
         (composites.dft, [np.zeros((1, 2), "float32")], {"onesided": True, "inverse": True}, "length must be greater"),
+        (composites.dft, [np.zeros((1, 2), "float32")], {"parts": "sum"}, "parts must be 'both' or 'real', got 'sum'"),
         (composites.stft, [np.zeros((1, 4, 1), "float32")], {"step": 0}, "step must be greater than 0, got 0"),
         (composites.stft, [np.zeros((1, 4, 1), "float32")], {"step": 1, "frame_length": 5}, "must be at most 4"),
         (

@@ -283,6 +283,10 @@ def _choose_for(
         from .bodies import with_legal_bodies
 
         full, sources = with_legal_bodies(full, sources, backend.supports, backend.name)
+    if any(node.op.name == "dft" for node in full.nodes):
+        from .real_parts import read_real_parts  # brings composites along
+
+        full, sources = read_real_parts(full, sources)
     chooser = Chooser(backend, device, host, stand_in, fallback, others)
     legal, origin = full, sources
     if any(chooser.kind(node) is None for node in full.nodes):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..core.sizes import Size
 from ..ops.constants import constant
-from ..ops.movement import move_axis
+from ..ops.movement import concat, move_axis
 from ..ops.reduction import narrow, widen
 from ..support.errors import require
 from .declare import declare
@@ -57,6 +57,7 @@ def dft(
     axis: int | None = None,
     inverse: bool = False,
     onesided: bool = False,
+    parts: Literal["both", "real"] = "both",
     label: str = "",
 ) -> Desc:
     """Compute the discrete Fourier transform along an axis.
@@ -69,11 +70,13 @@ def dft(
         inverse: whether to compute the inverse transform, which divides by the length.
         onesided: whether to return only the frequencies [0, length // 2] of real numbers, which determine the others; with
             `inverse`, whether the input has only these, so that the result is real.
+        parts: "both", or "real" to compute only the real part of the result.
 
     Returns: An operand of the data type of `input`, and of its shape except that the axis has `length` elements, or
-        length // 2 + 1 if `onesided`, and the last dimension is 2, or 1 for the inverse of a one-sided transform. For
-        n = length, `output[k]` is the sum of `input[i] * exp(-2j * pi * i * k / n)`.
-    Raises: the last dimension is neither 1 nor 2, a one-sided transform of complex numbers, or a wrong axis or length.
+        length // 2 + 1 if `onesided`, and the last dimension is 2, or 1 for real parts and for the inverse of a one-sided
+        transform. For n = length, `output[k]` is the sum of `input[i] * exp(-2j * pi * i * k / n)`.
+    Raises: the last dimension is neither 1 nor 2, a one-sided transform of complex numbers, a wrong axis or length, or other
+        `parts`.
 
     ONNX's DFT.
 
@@ -82,14 +85,15 @@ def dft(
     """
     assert axis is not None
     require(0 <= axis < input.rank - 1, f"axis must be in [0, {input.rank - 1}), got {axis}")
-    parts = input.shape[-1]
-    require(parts == 1 or parts == 2, f"the last dimension of input must be 1 or 2, got {input.desc}")
-    is_real = parts == 1
+    size = input.shape[-1]
+    require(size == 1 or size == 2, f"the last dimension of input must be 1 or 2, got {input.desc}")
+    require(parts in ("both", "real"), f"parts must be 'both' or 'real', got {parts!r}")
+    is_real = size == 1
     require(not onesided or inverse or is_real, f"a one-sided transform takes real numbers, [..., 1], got {input.desc}")
     count = _length_of(input.shape[axis], length, inverse and onesided)
     shape = list(input.shape)
     shape[axis] = count // 2 + 1 if onesided and not inverse else count
-    shape[-1] = 1 if onesided and inverse else 2
+    shape[-1] = 1 if (onesided and inverse) or parts == "real" else 2
     return Desc(input.data_type, tuple(shape))
 
 
@@ -104,21 +108,41 @@ dft.default("axis")(_second_last)
 
 
 @dft.decompose
-def _(b: Operations, input: Operand, length: int | None, axis: int, inverse: bool, onesided: bool) -> Operand:
+def _(
+    b: Operations,
+    input: Operand,
+    length: int | None,
+    axis: int,
+    inverse: bool,
+    onesided: bool,
+    parts: Literal["both", "real"],
+) -> Operand:
     halved = inverse and onesided
     count = int(_length_of(input.shape[axis], length, halved))
-    parts = int(input.shape[-1])
-    x = move_axis(b, widen(b, input), axis, input.rank - 2)
+    x = move_axis(b, widen(b, _without_zeros(input)), axis, input.rank - 2)
     others = x.shape[:-2]
     rows = prod(others)
-    x = b.reshape(x, [rows, x.shape[-2], parts])
+    x = b.reshape(x, [rows, x.shape[-2], int(x.shape[-1])])
     x = _fit_length(b, x, count // 2 + 1 if halved else count)
     if halved:
         result = _to_real(b, x, count)
     else:
-        result = _transform(b, x, count, inverse, count // 2 + 1 if onesided else count)
+        frequencies = count // 2 + 1 if onesided else count
+        result = _transform(b, x, count, inverse, frequencies, 1 if parts == "real" else 2)
     result = b.reshape(result, [*others, *result.shape[1:]])
     return narrow(b, move_axis(b, result, input.rank - 2, axis), input)
+
+
+def _without_zeros(input: Operand) -> Operand:
+    """The real part of numbers whose imaginary part is a constant of zeros, or the numbers.
+
+    The products of these zeros with the finite elements of matrices are zeros, so leaving them out changes no sum.
+    """
+    if input.node is None or input.node.op is not concat or input.node.attributes["axis"] != input.rank - 1:
+        return input
+    real, *others = input.node.operands
+    has_zeros = len(others) == 1 and others[0].is_constant and others[0].shape[-1] == 1
+    return real if has_zeros and not np.any(others[0].value) else input
 
 
 def _fit_length(b: Operations, x: Operand, count: int) -> Operand:
@@ -129,17 +153,17 @@ def _fit_length(b: Operations, x: Operand, count: int) -> Operand:
     return b.pad(x, [0, 0, 0], [0, count - size, 0]) if size < count else x
 
 
-def _matrix(n: int, inverse: bool, inputs: int, outputs: int, is_real: bool) -> np.ndarray:
-    """The matrix of a transform of length `n`: rows are parts of the inputs, columns real and imaginary parts of outputs."""
+def _matrix(n: int, inverse: bool, inputs: int, outputs: int, is_real: bool, parts: int) -> np.ndarray:
+    """The matrix of a transform of length `n`: rows are parts of the inputs, columns the first `parts` of each output."""
     turns = np.outer(np.arange(inputs), np.arange(outputs)) % n
     angles = turns * (2 * np.pi / n) * (1 if inverse else -1)
     scale = 1 / n if inverse else 1.0
     cosines, sines = np.cos(angles) * scale, np.sin(angles) * scale
-    rows = np.stack([cosines, sines], -1).reshape(inputs, 2 * outputs)
+    rows = np.stack([cosines, sines][:parts], -1).reshape(inputs, parts * outputs)
     if is_real:
         return rows
-    of_imaginary = np.stack([-sines, cosines], -1).reshape(inputs, 2 * outputs)
-    return np.stack([rows, of_imaginary], 1).reshape(2 * inputs, 2 * outputs)
+    of_imaginary = np.stack([-sines, cosines][:parts], -1).reshape(inputs, parts * outputs)
+    return np.stack([rows, of_imaginary], 1).reshape(2 * inputs, parts * outputs)
 
 
 def _product(b: Operations, x: Operand, matrix: np.ndarray, shape: Sequence[int]) -> Operand:
@@ -147,14 +171,15 @@ def _product(b: Operations, x: Operand, matrix: np.ndarray, shape: Sequence[int]
     return b.reshape(b.matmul(flat, constant(b, matrix, x.data_type)), shape)
 
 
-def _transform(b: Operations, x: Operand, n: int, inverse: bool, frequencies: int) -> Operand:
-    """Transform [rows, n, parts] to the first frequencies, [rows, frequencies, 2]."""
-    rows, _, parts = x.shape
+def _transform(b: Operations, x: Operand, n: int, inverse: bool, frequencies: int, parts: int = 2) -> Operand:
+    """Transform [rows, n, 1 or 2] to the first frequencies, [rows, frequencies, parts]; 1 part is the real one."""
+    rows = x.shape[0]
     if n <= MAX_DIRECT:
-        return _product(b, x, _matrix(n, inverse, n, frequencies, parts == 1), [rows, frequencies, 2])
+        matrix = _matrix(n, inverse, n, frequencies, x.shape[2] == 1, parts)
+        return _product(b, x, matrix, [rows, frequencies, parts])
     first = _factor(n)
-    full = _by_chirp(b, x, n, inverse) if first == 1 else _by_factors(b, x, first, n // first, inverse)
-    return full if frequencies == n else b.slice(full, [0, 0, 0], [rows, frequencies, 2])
+    full = _by_chirp(b, x, n, inverse, parts) if first == 1 else _by_factors(b, x, first, n // first, inverse, parts)
+    return full if frequencies == n else b.slice(full, [0, 0, 0], [rows, frequencies, parts])
 
 
 def _factor(n: int) -> int:
@@ -164,15 +189,15 @@ def _factor(n: int) -> int:
     return usual[-1] if usual else divisors[0] if divisors else 1
 
 
-def _by_factors(b: Operations, x: Operand, n1: int, n2: int, inverse: bool) -> Operand:
-    rows, _, parts = x.shape
-    x = b.transpose(b.reshape(x, [rows, n1, n2, parts]), permutation=[0, 2, 1, 3])
-    inner = _product(b, x, _matrix(n1, inverse, n1, n1, parts == 1), [rows, n2, n1, 2])
+def _by_factors(b: Operations, x: Operand, n1: int, n2: int, inverse: bool, parts: int) -> Operand:
+    rows, _, input_parts = x.shape
+    x = b.transpose(b.reshape(x, [rows, n1, n2, input_parts]), permutation=[0, 2, 1, 3])
+    inner = _product(b, x, _matrix(n1, inverse, n1, n1, input_parts == 1, 2), [rows, n2, n1, 2])
     turns = np.outer(np.arange(n2), np.arange(n1))
     turned = _rotate(b, inner, turns * (2 * np.pi / (n1 * n2)) * (1 if inverse else -1))
     columns = b.reshape(b.transpose(turned, permutation=[0, 2, 1, 3]), [rows * n1, n2, 2])
-    outer = b.reshape(_transform(b, columns, n2, inverse, n2), [rows, n1, n2, 2])
-    return b.reshape(b.transpose(outer, permutation=[0, 2, 1, 3]), [rows, n1 * n2, 2])
+    outer = b.reshape(_transform(b, columns, n2, inverse, n2, parts), [rows, n1, n2, parts])
+    return b.reshape(b.transpose(outer, permutation=[0, 2, 1, 3]), [rows, n1 * n2, parts])
 
 
 def _rotate(b: Operations, x: Operand, angles: np.ndarray) -> Operand:
@@ -189,12 +214,12 @@ def _multiply(b: Operations, x: Operand, factors: np.ndarray) -> Operand:
     return x * constant(b, equal, x.data_type) + swapped * constant(b, crossed, x.data_type)
 
 
-def _by_chirp(b: Operations, x: Operand, n: int, inverse: bool) -> Operand:
+def _by_chirp(b: Operations, x: Operand, n: int, inverse: bool, parts: int) -> Operand:
     """Bluestein's transform: i * k = (i**2 + k**2 - (k - i)**2) / 2 turns the sum into a convolution."""
     squares = np.array([i * i % (2 * n) for i in range(n)], np.float64)
     chirp = np.exp(1j * squares * (np.pi / n) * (1 if inverse else -1))
     if n <= MAX_CHIRP_PRODUCTS:
-        return _by_chirp_products(b, x, chirp, chirp / n if inverse else chirp)
+        return _by_chirp_products(b, x, chirp, chirp / n if inverse else chirp, parts)
     size = 1 << (2 * n - 2).bit_length()
     spectrum = np.fft.fft(_around(chirp, size))
     if x.shape[2] == 1:
@@ -202,7 +227,8 @@ def _by_chirp(b: Operations, x: Operand, n: int, inverse: bool) -> Operand:
     padded = _fit_length(b, _multiply(b, x, chirp), size)
     product = _multiply(b, _transform(b, padded, size, False, size), spectrum)
     convolved = _fit_length(b, _transform(b, product, size, True, size), n)
-    return _multiply(b, convolved, chirp / n if inverse else chirp)
+    result = _multiply(b, convolved, chirp / n if inverse else chirp)
+    return result if parts == 2 else b.slice(result, [0, 0, 0], [*result.shape[:2], parts])
 
 
 def _around(chirp: np.ndarray, size: int) -> np.ndarray:
@@ -214,7 +240,7 @@ def _around(chirp: np.ndarray, size: int) -> np.ndarray:
     return around
 
 
-def _by_chirp_products(b: Operations, x: Operand, before: np.ndarray, after: np.ndarray) -> Operand:
+def _by_chirp_products(b: Operations, x: Operand, before: np.ndarray, after: np.ndarray, parts: int) -> Operand:
     """Bluestein's transform as three stacks of products, which contain all factors.
 
     The convolution has n1 * n2 positions, of which the first n = m * n2 or less have elements:
@@ -225,7 +251,7 @@ def _by_chirp_products(b: Operations, x: Operand, before: np.ndarray, after: np.
     the outer sum, the spectrum of the chirp, and the inner sum of the inverse transform: together a convolution of n2
     positions for each k1. The third one is the outer sum of the inverse transform.
     """
-    n, (rows, _, parts) = len(before), x.shape
+    n, (rows, _, input_parts) = len(before), x.shape
     n2 = math.isqrt(2 * n - 2) + 1
     n1 = -(-(2 * n - 1) // n2)
     m = -(-n // n2)
@@ -244,24 +270,24 @@ def _by_chirp_products(b: Operations, x: Operand, before: np.ndarray, after: np.
     middle = kernel[:, (steps - steps[:, None]) % n2]
     last = with_zeros(after)[:, None, :] * np.exp(turn * (k1[:, None] * places[:, None, :] % size))
 
-    y = b.reshape(_fit_length(b, x, m * n2), [rows, m, n2, parts])
+    y = b.reshape(_fit_length(b, x, m * n2), [rows, m, n2, input_parts])
     y = _stack_product(b, b.transpose(y, permutation=[2, 0, 1, 3]), first)
     y = _stack_product(b, b.transpose(y, permutation=[2, 1, 0, 3]), middle)
-    y = _stack_product(b, b.transpose(y, permutation=[2, 1, 0, 3]), last)
-    y = b.reshape(b.transpose(y, permutation=[1, 2, 0, 3]), [rows, m * n2, 2])
+    y = _stack_product(b, b.transpose(y, permutation=[2, 1, 0, 3]), last, parts)
+    y = b.reshape(b.transpose(y, permutation=[1, 2, 0, 3]), [rows, m * n2, parts])
     return _fit_length(b, y, n)
 
 
-def _stack_product(b: Operations, x: Operand, matrices: np.ndarray) -> Operand:
-    """Multiply [count, rows, inner, parts] by complex matrices [count, inner, outer] to [count, rows, outer, 2]."""
-    count, rows, inner, parts = x.shape
+def _stack_product(b: Operations, x: Operand, matrices: np.ndarray, parts: int = 2) -> Operand:
+    """Multiply [count, rows, inner, 1 or 2] by complex matrices [count, inner, outer] to [count, rows, outer, parts]."""
+    count, rows, inner, input_parts = x.shape
     outer = matrices.shape[2]
-    real = np.stack([matrices.real, matrices.imag], -1).reshape(count, inner, 2 * outer)
-    if parts == 2:
-        imaginary = np.stack([-matrices.imag, matrices.real], -1).reshape(count, inner, 2 * outer)
-        real = np.stack([real, imaginary], 2).reshape(count, 2 * inner, 2 * outer)
-    product = b.matmul(b.reshape(x, [count, rows, inner * parts]), constant(b, real, x.data_type))
-    return b.reshape(product, [count, rows, outer, 2])
+    real = np.stack([matrices.real, matrices.imag][:parts], -1).reshape(count, inner, parts * outer)
+    if input_parts == 2:
+        imaginary = np.stack([-matrices.imag, matrices.real][:parts], -1).reshape(count, inner, parts * outer)
+        real = np.stack([real, imaginary], 2).reshape(count, 2 * inner, parts * outer)
+    product = b.matmul(b.reshape(x, [count, rows, inner * input_parts]), constant(b, real, x.data_type))
+    return b.reshape(product, [count, rows, outer, parts])
 
 
 def _to_real(b: Operations, x: Operand, n: int) -> Operand:
