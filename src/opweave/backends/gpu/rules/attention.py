@@ -14,7 +14,7 @@ from ....expr.ir import Cast, storage
 from ....expr.tracing import of_input
 from ....ops.formulas import broadcast
 from ..table import gpu
-from .flash import Attention, AttentionSizes, Element, Place, attend, names_needed
+from .flash import Attention, AttentionSizes, Element, NewKeys, Place, attend, names_needed
 from .reduction import narrow, widen
 from .results import Staged, Stages
 from .rotary import Rotation
@@ -179,24 +179,16 @@ def _(
     def new_value(b: Traced, g: Traced, i: Traced, s: Traced) -> Traced:
         return v[b, i, g * size + s]
 
-    def append_new(stages: Stages) -> list[Traced]:
-        """Append the new keys and values to the KV cache."""
-        shape = [batches, groups, keys, size]
-        targets = [stages.array(data_type, shape) for _ in range(2)]
+    def rounded(element: Element) -> Element:
+        return lambda *p: widen(narrow(element(*p), query))
+
+    def append_new(stages: Stages) -> NewKeys:
+        """The KV cache with the past keys and values. Attention, or a kernel before it, writes the new ones."""
+        targets = [stages.array(data_type, [batches, groups, keys, size]) for _ in range(2)]
         for old, target, label in zip((past_key, past_value), targets, ("keys", "values"), strict=True):
             assert old is not None
             stages.add(old, target, f"the past {label}")
-        program = Workgroups([batches, new], width=groups * size)
-        batch, i = program.positions
-        for target, element in zip(targets, (new_key, new_value), strict=True):
-            program.write(
-                target,
-                [groups, size],
-                lambda g, s: (batch, g, position(batch, i), s),
-                lambda g, s, element=element: element(batch, g, i, s),
-            )
-        stages.add(program, targets[0], "the new keys and values")
-        return list(map(of_input, targets))
+        return NewKeys(rounded(new_key), rounded(new_value), position, (targets[0], targets[1]), new)
 
     def append_in_8_bits(stages: Stages) -> list[Traced]:
         """Append the new keys and values as int8, then their scales."""
@@ -235,13 +227,15 @@ def _(
         return [stages.store(_concatenate(old, added), label) for old, added, label in pairs]
 
     def plan(stages: Stages) -> list[Traced]:
+        new_keys = None
         if past_key_scale is not None:
             memory = append_in_8_bits(stages)
         elif lengths is None:
             elements = ((past_key, new_key, "keys"), (past_value, new_value, "values"))
             memory = [stages.store(present(old, element), f"the {label}") for old, element, label in elements]
         else:
-            memory = append_new(stages)
+            new_keys = append_new(stages)
+            memory = list(map(of_input, new_keys.targets))
         of_key, of_value = _cached_element(*memory[::2]), _cached_element(*memory[1::2])
 
         def of_query(b: Traced, h: Traced, i: Traced, s: Traced) -> Traced:
@@ -273,6 +267,7 @@ def _(
             first=(lambda b, i: position(b, i) - window + 1) if window else None,
             end=lambda b, i: position(b, i) + 1,
             has_room=lengths is not None,
+            new_keys=new_keys,
         )
         result = stages.array(data_type, query.shape)
         y = attend(stages, problem, result, lambda b, h, i, d: (b, i, h * size + d))

@@ -12,12 +12,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from ....core.graph import Desc
 from ....core.guards import estimate
 from ....core.size_bounds import names_in_empty
 from ....core.size_values import variables_in
 from ....core.sizes import is_multiple, is_same_size, is_static
 from ....expr import Traced, clamp, exp, max as larger_of, max_over, min as lesser_of, sum_over, tanh, where
 from ....expr.gpu import Features, Local, Workgroups
+from ....expr.gpu.types import layout
 from ....expr.gpu.workgroups import UNROLLED_ELEMENTS
 from ....expr.ir import Input
 from ....expr.tracing import of_input
@@ -43,7 +45,7 @@ WORKGROUPS_OF_UNIT = 4
 """Workgroups that a unit runs concurrently if each part of the keys is one block."""
 MAX_HELD = 64
 """The largest number of elements that an invocation preloads into registers. An estimate: with this many, the workgroups of
-all parts still run concurrently."""
+all parts still run concurrently. With heads of 64 and 4 queries for a key, 40 are held in 64 registers (sm_90)."""
 MAX_SUMS = 16
 """The largest number of sums of the result per invocation, in registers."""
 
@@ -75,6 +77,39 @@ class AttentionSizes:
 
 
 @dataclass(frozen=True)
+class NewKeys:
+    """New keys and values, which a kernel writes to the KV cache, behind the past ones.
+
+    Attributes:
+        key: `key(batch, group, i, s)` of new key `i`, rounded to the data type of the cache.
+        value: `value(batch, group, i, d)`, also rounded.
+        position: `position(batch, i)` of new key `i` among all keys.
+        targets: the cached keys and the cached values.
+        count: number of new keys.
+    """
+
+    key: Element
+    value: Element
+    position: Element
+    targets: tuple[Input, Input]
+    count: int
+
+    def program(self) -> Workgroups:
+        """The kernel that only writes the new keys and values."""
+        (batches, groups, _, size), (*_, values) = (target.desc.shape for target in self.targets)
+        program = Workgroups([batches, self.count], width=groups * max(size, values))
+        batch, i = program.positions
+        for target, element in zip(self.targets, (self.key, self.value), strict=True):
+            program.write(
+                target,
+                [groups, target.desc.shape[3]],
+                lambda g, s: (batch, g, self.position(batch, i), s),
+                lambda g, s, element=element: element(batch, g, i, s),
+            )
+        return program
+
+
+@dataclass(frozen=True)
 class Attention(AttentionSizes):
     """Attention of any kind. All functions return float32, or conditions.
 
@@ -91,6 +126,7 @@ class Attention(AttentionSizes):
         empty: the result for a query that sees no key.
         zeroes: whether a query with a score that is NaN or infinite counts as one that sees no key.
         has_room: whether invisible values may be arbitrary, including NaN.
+        new_keys: keys and values that are not yet in the memory that `key` and `value` read; None if all are.
     """
 
     query: Element
@@ -105,6 +141,7 @@ class Attention(AttentionSizes):
     empty: float = 0.0
     zeroes: bool = False
     has_room: bool = False
+    new_keys: NewKeys | None = None
 
 
 @dataclass(frozen=True)
@@ -178,11 +215,15 @@ def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> T
 
     `place(batch, head, query, d)` is the position of an element in `result`.
     """
-    kernel = on_tensor_cores(problem, stages.features, result, place)
-    if kernel is not None:
-        return stages.add(kernel, result)
     features, target = stages.features, result
     tile = _tile(_at_estimates(problem), features)
+    new_keys = problem.new_keys
+    if new_keys is not None and not _writes_new_key(problem, new_keys, tile, features):
+        stages.add(new_keys.program(), new_keys.targets[0], "the new keys and values")
+        problem = replace(problem, new_keys=None)
+    kernel = on_tensor_cores(problem, features, result, place)
+    if kernel is not None:
+        return stages.add(kernel, result)
     while True:
         if tile.parts > 1:
             shape = [problem.batches, problem.heads, problem.queries, tile.parts, problem.values + 2]
@@ -197,6 +238,19 @@ def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> T
     return stages.add(_combine(problem, of_input(target), result, place, features), result, "all keys")
 
 
+def _writes_new_key(problem: Attention, new_keys: NewKeys, tile: _FlashTile, features: Features) -> bool:
+    """Whether the kernel of parts of the keys also writes the new key; only one, since each workgroup holds it.
+
+    A kernel that only writes a key takes about 2 us on an H200, most of them to start and to drain (an estimate).
+    """
+    # Elements that share a word are written by atomic operations, and then the kernel cannot read the array.
+    is_plain = all(layout(target.desc.data_type, features).lanes == 1 for target in new_keys.targets)
+    if tile.parts == 1 or not is_same_size(new_keys.count, 1) or not is_plain:
+        return False
+    shape = [problem.batches, problem.heads, problem.queries, tile.parts, problem.values + 2]
+    return _blocks(problem, tile, Input(-1, Desc("float32", tuple(shape))), None, features).fits(features)
+
+
 def _preload(
     program: Workgroups, features: Features, count: int, shape: Sequence[int], value: Callable[..., Traced]
 ) -> list[Local]:
@@ -204,12 +258,17 @@ def _preload(
 
     The list is empty if the dialect keeps no elements in registers, or if there are too many.
     """
-    if not features.dialect.kept or count * -(-math.prod(shape) // program.invocations(features)) > MAX_HELD:
+    if not features.dialect.kept or count * _registers(program, features, shape) > MAX_HELD:
         return []
     held = [program.private_array(shape) for _ in range(count)]
     for k, local in enumerate(held):
         program.fill(local, lambda *position, k=k: value(k, *position))
     return held
+
+
+def _registers(program: Workgroups, features: Features, shape: Sequence[int]) -> int:
+    """Elements of an array of this shape that an invocation holds."""
+    return -(-math.prod(shape) // program.invocations(features))
 
 
 def _total(terms: Sequence[Traced]) -> Traced:
@@ -259,14 +318,32 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
         of_key = program.shared_array([count, problem.size + 1])  # padded, so that adjacent keys are in different banks
         stored = program[of_query]
 
-    def fill_query() -> None:
-        if of_query is not None:
-            program.fill(of_query, lambda h, i, s: problem.query(batch, head(h), query(i), s))
+    new_keys, new = problem.new_keys, list[Local]()
+    if new_keys is not None:
+        new = [program.shared_array([size]) for size in (problem.size, values)]  # the new key, and its value
 
-    # If a part is a single block, queries are loaded together with keys and values.
+    # If a part is a single block, queries are loaded together with keys and values, into registers: a load behind the store of
+    # another element in workgroup memory would start only when that element has arrived.
     is_single = tile.parts > 1 and is_same_size(of_part, 1) and features.dialect.kept > 0
+    free = MAX_HELD - count * _registers(program, features, [*lines, values])
+    loaded: list[tuple[Local, Local]] = []
+
+    def load(target: Local, value: Callable[..., Traced], shape: Sequence[int]) -> None:
+        if is_single and _registers(program, features, shape) <= free:
+            register = program.private_array(shape)
+            loaded.append((target, register))
+            target = register
+        program.fill(target, value, shape)
+
+    def load_queries() -> None:
+        if of_query is not None:
+            load(of_query, lambda h, i, s: problem.query(batch, head(h), query(i), s), of_query.desc.shape)
+        if new_keys is not None:
+            for local, element in zip(new, (new_keys.key, new_keys.value), strict=True):
+                load(local, lambda s, element=element: element(batch, group, 0, s), local.desc.shape)
+
     if not is_single:
-        fill_query()
+        load_queries()
     first, end = part * of_part, clamp((part + 1) * of_part, None, blocks)
     if problem.first is not None:
         first = larger_of(first, clamp(problem.first(batch, query(0)), 0, problem.keys - 1) // count)
@@ -279,20 +356,28 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
             return clamp(block * count + k, 0, problem.keys - 1)
 
         if of_key is not None:
-            shape = [count, problem.size]
-            program.fill(of_key, lambda k, s: problem.key(batch, group, key(k), s), shape)
+            load(of_key, lambda k, s: problem.key(batch, group, key(k), s), [count, problem.size])
         held: list[Local] = []
         if is_single:
-            fill_query()
+            load_queries()
         if tile.parts > 1:
             of_value = lambda k, h, i, d: problem.value(batch, group, key(k), d)  # noqa: E731
             held = _preload(program, features, count, [*lines, values], of_value)
+        for local, register in loaded:
+            program.fill(local, lambda *p, register=register: program[register][p], register.desc.shape)
+
+        def unless_new(k: Traced | int, old: Traced, number: int, s: Traced) -> Traced:
+            """Element `s` of key or value `k`: that of `new[number]` if the key is new, else `old`."""
+            if new_keys is None:
+                return old
+            return where(block * count + k == new_keys.position(batch, 0), program[new[number]][s], old)
 
         def score(h: Traced, i: Traced, k: Traced) -> Traced:
             def product(s: Traced) -> Traced:
                 if of_key is not None:
-                    return stored[h, i, s] * program[of_key][k, s]
-                return problem.query(batch, head(h), query(i), s) * problem.key(batch, group, key(k), s)
+                    return stored[h, i, s] * unless_new(k, program[of_key][k, s], 0, s)
+                of_memory = unless_new(k, problem.key(batch, group, key(k), s), 0, s)
+                return problem.query(batch, head(h), query(i), s) * of_memory
 
             total = dot(problem.size, product)
             if problem.softcap:
@@ -309,7 +394,7 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
         def weigh(h: Traced, i: Traced, d: Traced, k: Traced | int) -> Traced:
             share = program[scores][h, i, k]
             value = program[held[k]][h, i, d] if isinstance(k, int) else problem.value(batch, group, key(k), d)
-            product = share * value
+            product = share * unless_new(k, value, 1, d)
             return where(share == 0, 0, product) if problem.has_room else product
 
         def exponential(h: Traced, i: Traced, value: Traced) -> Traced:
@@ -333,6 +418,17 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
             return program[sums][h, i, d] * program[factor][h, i] + more
 
         program.fill(scores, score)
+        if new_keys is not None:
+            # One of the workgroups that share keys, and the one whose block has the place of the new key.
+            position, is_first = new_keys.position(batch, 0), row * heads % problem.share == 0
+            with program.repeat(1, end=where((position // count == block) & is_first, 1, 0)):
+                for target_of, local in zip(new_keys.targets, new, strict=True):
+                    program.write(
+                        target_of,
+                        local.desc.shape,
+                        lambda s: (batch, group, position, s),
+                        lambda s, local=local: program[local][s],
+                    )
         program.fill(some, largest_of_some)
         program.fill(larger, largest_so_far)
         program.fill(factor, lambda h, i: exponential(h, i, program[largest][h, i]))
