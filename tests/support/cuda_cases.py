@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 import opweave as ow
+from benchmarks.decode_step import Sizes, random_weight, step
 from opweave.backends.gpu.backend import GpuBackend
 from opweave.backends.gpu.schedule import Schedule
 from opweave.backends.gpu.steps import KernelStep
@@ -74,8 +75,18 @@ def graph_of(case: wpt.Case) -> Graph:
 
 def compiled(case: wpt.Case, features: Features) -> Compiled:
     """The kernels of a case."""
+    return _scheduled(graph_of(case), features)
+
+
+def token(sizes: Sizes, features: Features) -> Compiled:
+    """The kernels of a token of a language model with random weights."""
+    builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
+    return _scheduled(Graph.reaching(step(builder, sizes, random_weight(builder, sizes))), features)
+
+
+def _scheduled(graph: Graph, features: Features) -> Compiled:
     rules = _Rules(features)
-    legal, _ = legalise(graph_of(case), rules.supports, rules.name)
+    legal, _ = legalise(graph, rules.supports, rules.name)
     return Compiled(legal, Schedule(legal, rules, features).steps)
 
 

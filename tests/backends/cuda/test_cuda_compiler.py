@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 from support import cuda_on_cpu, wpt
-from support.cuda_cases import compiled
+from support.cuda_cases import compiled, token
 from support.cuda_driver import CpuDriver, context_on
 
 import opweave as ow
 import opweave.expr as ex
+from benchmarks.decode_step import Sizes
 from opweave.backends.cuda import compiler, cuda, devices, fork_server, nvidia, nvrtc, servers, triton_program
 from opweave.context.graph import program_of
 from opweave.core.graph import Desc
@@ -57,6 +58,14 @@ def test_kernels_of_the_conformance_cases_compile(request: pytest.FixtureRequest
 
 def cases(case: wpt.Case) -> Sequence[GpuKernel]:
     return compiled(case, cuda_on_cpu.FEATURES).kernels
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_kernels_of_a_token_compile(architecture: str, cache_folder: Path) -> None:
+    sizes = Sizes(layers=2, hidden=1024, heads=16, groups=4, size=64, inner=2048, past=1023)
+    kernels = token(sizes, cuda_on_cpu.FEATURES).kernels
+    assert any(" prefetch(" in kernel.source.partition("opweave_kernel(")[2] for kernel in kernels)
+    assert all(binary.image.startswith(b"\x7fELF") for binary in compiler.binaries(kernels, architecture))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -6,25 +6,18 @@ import re
 
 import pytest
 from support import cuda_on_cpu
-from support.cuda_cases import _Rules
+from support.cuda_cases import token
 
-import opweave as ow
-from benchmarks.decode_step import Sizes, random_weight, step
-from opweave.backends.gpu.schedule import Schedule
+from benchmarks.decode_step import Sizes
 from opweave.backends.gpu.steps import KernelStep
-from opweave.compile.legalise import legalise
-from opweave.core.graph import Graph
+
+SIZES = Sizes(layers=2, hidden=1024, heads=16, groups=4, size=64, inner=2048, past=1023)
 
 
 @pytest.fixture(scope="module")
 def steps() -> list[KernelStep]:
     """A token of two layers."""
-    builder = ow.MLGraphBuilder(ow.ml.create_context(device="reference"))
-    sizes = Sizes(layers=2, hidden=1024, heads=16, groups=4, size=64, inner=2048, past=1023)
-    graph = Graph.reaching(step(builder, sizes, random_weight(builder, sizes)))
-    rules = _Rules(cuda_on_cpu.FEATURES)
-    legal, _ = legalise(graph, rules.supports, rules.name)
-    return Schedule(legal, rules, cuda_on_cpu.FEATURES).steps
+    return token(SIZES, cuda_on_cpu.FEATURES).steps
 
 
 def read_early(step: KernelStep) -> list[int]:
@@ -35,6 +28,7 @@ def read_early(step: KernelStep) -> list[int]:
     branches = [branch.partition("await_previous();") for branch in work.split("\n    } else ")]
     assert any(wait for _, wait, _ in branches), step.kernel.title
     early = "".join(before for before, wait, _ in branches if wait)
+    early = re.sub(r"\bprefetch\(.*", "", early)
     return [k for k, name in enumerate(names) if re.search(rf"\b{name}\[", early)]
 
 
@@ -61,3 +55,20 @@ def test_early_reads_of_constants_and_inputs(steps: list[KernelStep], title: str
     assert found
     for each in found:
         assert [each.places[k].kind for k in read_early(each)] == kinds
+
+
+def test_short_product_prefetches_the_matrix_of_the_next_one(steps: list[KernelStep]) -> None:
+    """Behind its own loads. The last product of the first layer reads just as much as a short one may."""
+    texts = [each.kernel.source.partition("opweave_kernel(")[2] for each in steps]
+    fetching = [number for number, text in enumerate(texts) if "prefetch(" in text]
+    assert fetching == [5, 7, 13]
+    for number in fetching:
+        step, text = steps[number], texts[number]
+        (fetch,) = re.findall(r" prefetch\((\w+)\[number \* (\d+)u\], min\((\d+)u", text)
+        name, elements, part = fetch[0], int(fetch[1]), int(fetch[2])
+        names = [parameter.split()[-1] for parameter in text.partition(")")[0].split(", ")]
+        place = step.places[names.index(name)]
+        assert place in steps[number + 1].places
+        assert text.index(" = b0[") < text.index(" prefetch(") < text.index("await_previous();")
+        assert part == 2 * elements
+        assert part * step.kernel.workgroups[0] >= place.desc.byte_length

@@ -11,6 +11,7 @@ import pytest
 
 import opweave as ow
 from benchmarks.decode_step import Sizes, random_weight, step
+from opweave.backends.gpu import prefetch
 from opweave.context.graph import program_of
 from opweave.core.dtypes import DataType
 
@@ -20,8 +21,9 @@ LENGTH = 200
 @pytest.mark.long(rows=1)
 @pytest.mark.parametrize(("data_type", "heads", "groups"), [("float16", 4, 2), ("float32", 4, 2), ("float32", 33, 1)])
 def test_decoder_step_equals_reference(
-    device_context: ow.MLContext, data_type: DataType, heads: int, groups: int
+    device_context: ow.MLContext, data_type: DataType, heads: int, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(prefetch, "PREFETCHED_BYTES", (0, prefetch.PREFETCHED_BYTES[1]))
     sizes = Sizes(layers=2, hidden=64, heads=heads, groups=groups, size=16, inner=136, past=255, data_type=data_type)
     reference = ow.ml.create_context(device="reference")
     (graph, found), (_, wanted) = (_computed(each, sizes) for each in (device_context, reference))

@@ -35,6 +35,7 @@ from .fusion import Pending, ReadPattern, combine, is_of_rows, joins, read_patte
 from .layer_copies import LayerCopies
 from .layers import LayerRun, layer_runs
 from .patterns import AttentionMatch, attentions
+from .prefetch import prefetch_matrices
 from .rules.flash import attend
 from .rules.products import TAKE_VIEWS
 from .rules.results import Products, Scatter, Staged, Stages, view_of
@@ -76,7 +77,8 @@ class Schedule:
         self._nodes(graph.nodes, {node: match for match in matches for node in match.nodes})
         for operand in graph.outputs.values():
             self._in_memory(operand)
-        self.steps, unrounded = merge_steps(self._kernels.steps, features, rounds=self._rounds)
+        steps, unrounded = merge_steps(self._kernels.steps, features, rounds=self._rounds)
+        self.steps = prefetch_matrices(steps, features)
         self.unrounded |= unrounded
         self.begun = self._kernels.begun
 

@@ -108,6 +108,7 @@ class Cuda(Dialect):
     warp = 32
     kept = 8
     await_previous = "await_previous"
+    prefetch = "prefetch"
     overrides = MappingProxyType(dict(_overrides()))
 
     def four(self, place: str, element: str) -> str:

@@ -148,6 +148,8 @@ class Dialect(DialectLibrary):
         await_previous: the function that waits for the previous kernel; empty if kernels cannot start early. An early kernel
             calls the function before it writes, and before it reads arrays that other kernels of the graph write. If the entry
             point has no call, `module` adds one at the start.
+        prefetch: the function that starts to fetch bytes of a buffer, from an element on, into the device's cache; empty if
+            the language has none.
     """
 
     name: str
@@ -161,6 +163,7 @@ class Dialect(DialectLibrary):
     warp: int = 0
     kept: int = 0
     await_previous: str = ""
+    prefetch: str = ""
 
     @abstractmethod
     def module(self, source: DialectSource, words: Collection[str]) -> str:

@@ -133,3 +133,11 @@ inline void await_previous() {
 #define RESTRICT_UNLESS_EARLY __restrict__
 inline void await_previous() {}
 #endif
+
+// Start to fetch bytes into the L2 cache: a multiple of 16, from an address that is one, too.
+template <typename T>
+inline void prefetch(const T& first, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(&first)), "r"(bytes) : "memory");
+#endif
+}

@@ -17,7 +17,7 @@ from ....core.sizes import Dimension, Size, is_multiple, is_same_size, is_static
 from ....expr.gpu import Buffer, Features, GpuKernel, GpuModule, element_for_workgroup, shared_elements
 from ....expr.gpu.dialect import Part, Variable
 from ....expr.gpu.writing import workgroup_number
-from ....expr.ir import Formula, Source
+from ....expr.ir import Formula, Input, Source
 from .elements import ElementReader, ElementWriter
 from .epilogue import assemble
 from .expansion import QuantizedReader, reader_of
@@ -54,6 +54,8 @@ MIN_TALL_LINES = 2
 """Fewest vectors for which an invocation computes four lines of the matrix, and so loads and converts the terms of the vectors
 once for four lines. With four float16 vectors and one line, issuing the instructions would take an H200 twice as long as
 reading the matrix (counted in sm_90 code, not measured)."""
+PREFETCH_UNIT = 16
+"""Bytes of which the length of an array that is fetched into the cache must be a multiple (PTX, `cp.async.bulk.prefetch`)."""
 FEW = "few"
 """Variable of the few vectors in workgroup memory, if the workgroup computes them."""
 
@@ -73,10 +75,14 @@ def is_thin(problem: Problem) -> bool:
 
 @dataclass(frozen=True)
 class ThinKernel(GpuKernel):
-    """A kernel of sections, which can be extended. Each workgroup computes the few vectors if `before` is their program."""
+    """A kernel of sections, which can be extended. Each workgroup computes the few vectors if `before` is their program.
+
+    No kernel writes the inputs `fixed` of `before`.
+    """
 
     sections: tuple[Section, ...] = ()
     before: Formula | None = None
+    fixed: tuple[Source, ...] = ()
 
     def with_buffers(self, buffers: Mapping[Buffer, Buffer]) -> ThinKernel:
         """The same kernel with other arrays; arrays that `buffers` lacks are kept. It must not be merged `after` another."""
@@ -108,6 +114,16 @@ class ThinKernel(GpuKernel):
         kernel = writing.kernel()
         return _bindable(replace(kernel, title=f"{title} + {kernel.title}"), features)
 
+    def prefetching(self, array: Input, features: Features) -> ThinKernel | None:
+        """The same kernel, which also fetches a constant into the device's cache before it waits for the previous kernel.
+
+        None if the kernel loads nothing before it waits, or if there are too many buffers.
+        """
+        writing = _Writing(self.sections, features, self.before, self.fixed, prefetched=array)
+        if not (writing.is_early and writing.waits):
+            return None
+        return _bindable(replace(writing.kernel(), title=self.title), features)
+
 
 def thin_kernel(sections: Sequence[Section], features: Features) -> ThinKernel:
     return _Writing(sections, features).kernel()
@@ -138,8 +154,10 @@ class _Writing:
         features: Features,
         before: Formula | None = None,
         fixed: Collection[Source] = (),
+        prefetched: Input | None = None,
     ) -> None:
         self.sections, self.features, self.before, self.fixed = sections, features, before, fixed
+        self.prefetched = prefetched
         self.module = GpuModule(features)
         self.first = sections[0]
         self.products = max(len(section.problems) for section in sections)
@@ -173,7 +191,7 @@ class _Writing:
                 self._take_turns()
             # Terms with names may be fewer than those of a round.
             has_rounds = is_static((self.every,)) and self.chunks * self.team < self.every
-            self.is_early = is_one_round or (self._waits and has_rounds)
+            self.is_early = is_one_round or (self.waits and has_rounds)
         room = features.max_shared - self._memory[1] - 4 * self.invocations * (before is not None)
         self.sums = TeamSums(
             self.first,
@@ -199,7 +217,7 @@ class _Writing:
         ]
 
     @property
-    def _waits(self) -> bool:
+    def waits(self) -> bool:
         """Whether a constant matrix can be loaded before the preceding kernel ends."""
         return self.features.dialect.starts_early([sum(self.totals)]) and self.first.is_constant
 
@@ -297,7 +315,7 @@ class _Writing:
         comment = f"{sizes}; {self.width} {lines}{times} for a workgroup, whose invocations divide the terms{vectors_of_terms}"
         kernel = assemble(title, comment, readers, writers, module, parts, self.workgroups)
         fields = {name: getattr(kernel, name) for name in GpuKernel.__dataclass_fields__}
-        return ThinKernel(**fields, sections=tuple(self.sections), before=self.before)
+        return ThinKernel(**fields, sections=tuple(self.sections), before=self.before, fixed=tuple(self.fixed))
 
     def _lines(self, module: GpuModule, computed: tuple[list[str], list[str]]) -> Iterator[str]:
         total, unsigned = sum(self.totals), module.unsigned
@@ -338,7 +356,8 @@ class _Writing:
         if self.is_early:
             is_last = self.turns == 1 and estimate(self.every) < 2 * self.chunks * team
             yield from self._load(s, "part", self.chunks, "let" if is_last else "var")
-            if self._waits:
+            if self.waits:
+                yield from self._prefetch()
                 yield f"{self.features.dialect.await_previous}();"
         loads = self.sums.early_loads(section)
         yield from self.sums.reads(section, loads, module, stack, block)
@@ -349,6 +368,18 @@ class _Writing:
             return
         lines += ["block++;", f"unit += {self.width}u;"]
         yield from statement(f"for (var turn = 0u; turn < {self.turns}u; turn++)", lines)
+
+    def _prefetch(self) -> Iterator[str]:
+        """Fetch one part of the array for each workgroup, after the workgroup's own loads, which are needed first."""
+        if self.prefetched is None:
+            return
+        self.module.read(self.prefetched)
+        desc, unit = self.prefetched.desc, PREFETCH_UNIT
+        total = desc.byte_length // unit * unit
+        part = -(-total // (estimate(sum(self.totals)) * unit)) * unit
+        place = f"{self.module.names[self.prefetched]}[number * {part * desc.element_count // desc.byte_length}u]"
+        call = f"{self.features.dialect.prefetch}({place}, min({part}u, {total}u - number * {part}u));"
+        yield from statement(f"if (lane == 0u && number * {part}u < {total}u)", [call])
 
     def _starts(self, s: int, unit: str) -> dict[str, str]:
         """The variables that depend on the line of the matrix: its offset, and its index if blocks of lines have a scale."""
