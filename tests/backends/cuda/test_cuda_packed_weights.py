@@ -125,6 +125,14 @@ TENSOR_FORMS = (
 KINDS: tuple[Literal["tf32x3", "tf32", "bfloat16", "float16"], ...] = ("tf32x3", "tf32", "bfloat16", "float16")
 
 
+@pytest.mark.parametrize(("columns", "is_loop"), [(1024, False), (8192, True)])
+def test_loops_keep_their_constant_in_a_register(columns: int, is_loop: bool) -> None:
+    """An instruction has place for one constant, the mask; without a loop, registers are worth more."""
+    (kernel,) = check_form(Form(1, 2048, columns), PLAIN).kernels
+    assert ("| in_register(0x4b000000u)" in kernel.source) == is_loop
+    assert ("for (var chunk" in kernel.source) == is_loop
+
+
 @needs_triton
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("form", TENSOR_FORMS, ids=str)

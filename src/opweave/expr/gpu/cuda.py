@@ -115,6 +115,9 @@ class Cuda(Dialect):
         # The largest load has 16 bytes, and so has the alignment of arrays.
         return "" if element in ("i64", "u64") else f"*(const vec4<{element}>*)&{place}"
 
+    def in_register(self, number: str) -> str:
+        return f"in_register({number})"
+
     def library_function(self, comments: Sequence[str], function: DialectFunction) -> str:
         head = f"inline {function.result or 'void'} {function.name}({_parameters(function)}) {{"
         return "\n".join([*comments, head]) + f"\n{statements(function.lines)}}}"

@@ -173,6 +173,10 @@ class Dialect(DialectLibrary):
         """Whether a kernel with this many workgroups in each dimension starts before the previous kernel ends."""
         return bool(self.await_previous) and estimate(math.prod(workgroups)) <= MAX_EARLY_WORKGROUPS
 
+    def in_register(self, number: str) -> str:
+        """The text of a u32 constant that compilers should keep in a register, for instructions with another constant."""
+        return number
+
     def unroll_hint(self, count: int) -> list[str]:
         """The hint before a loop to unroll `count` iterations; none if the language has no such hint."""
         return [self.unrolling.format(count)] if self.unrolling else []

@@ -134,6 +134,13 @@ inline void await_previous() {
 inline void await_previous() {}
 #endif
 
+// A constant in a register: compilers do not know that a workgroup has one invocation along its last axis. An instruction takes
+// one constant; they would load the second one of `(x & mask) | number` again each time, 59 of 337 instructions that multiply 64
+// numbers of 4 bits (sm_90).
+inline u32 in_register(u32 number) {
+    return number + (blockDim.z - 1u);
+}
+
 // Start to fetch bytes into the L2 cache: a multiple of 16, from an address that is one, too.
 template <typename T>
 inline void prefetch(const T& first, u32 bytes) {

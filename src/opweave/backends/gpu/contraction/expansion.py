@@ -201,8 +201,10 @@ class QuantizedReader(ElementReader):
                 values["zero"] = f"f32(({byte} >> ({part(block)} % {in_byte}u * {q.bits}u)) & {mask}u)"
         return values
 
-    def biased(self, word: str, name: str, block: dict[str, str]) -> Iterator[str]:
+    def biased(self, word: str, name: str, block: dict[str, str], bias_bits: str) -> Iterator[str]:
         """Define the vectors `{name}_{h}` of four numbers each, minus their zero point, times `powers`.
+
+        `bias_bits` is the text of `BIAS_BITS`.
 
         The numbers of half a word stay at their places in the word, which saves shifting each. Numbers with upper bits, which
         are in the variable `{word}_upper`, do not.
@@ -215,7 +217,7 @@ class QuantizedReader(ElementReader):
                 code = self._join_bits(
                     _number(word, number, bits), _number(f"{word}_upper", number, self.quantized.upper_bits)
                 )
-                values.append(f"bitcast<f32>({code} | {BIAS_BITS}) - {BIAS + self.quantized.middle}.0f")
+                values.append(f"bitcast<f32>({code} | {bias_bits}) - {BIAS + self.quantized.middle}.0f")
         else:
             for k in range(half if zero is not None else 0):
                 yield f"let {name}_zero_{k} = fma({zero}, {1 << k * bits}.0f, {BIAS}.0f);"
@@ -225,7 +227,7 @@ class QuantizedReader(ElementReader):
                 mask = ((1 << bits) - 1) << k * bits
                 of = word if number < half else f"{name}_high"
                 subtracted = f"{BIAS + (self.quantized.middle << k * bits)}.0f" if zero is None else f"{name}_zero_{k}"
-                values.append(f"bitcast<f32>(({of} & {mask}u) | {BIAS_BITS}) - {subtracted}")
+                values.append(f"bitcast<f32>(({of} & {mask}u) | {bias_bits}) - {subtracted}")
         for h in range(self.deep // 4):
             yield f"let {name}_{h} = vec4<f32>({', '.join(values[4 * h : 4 * h + 4])});"
 

@@ -20,7 +20,7 @@ from ....expr.gpu.writing import workgroup_number
 from ....expr.ir import Formula, Input, Source
 from .elements import ElementReader, ElementWriter
 from .epilogue import assemble
-from .expansion import QuantizedReader, reader_of
+from .expansion import BIAS_BITS, QuantizedReader, reader_of
 from .problem import Matrix, Problem, has_few_columns
 from .section import Section
 from .team_sums import TeamSums
@@ -146,6 +146,7 @@ class _Writing:
         is_early: whether the first chunks are loaded before anything else. Constant matrices load while the preceding kernel
             drains, others while the workgroup computes the few vectors.
         turns: number of blocks of lines that a workgroup computes with the same few vectors.
+        bias_bits: the text of the number by which packed numbers become floats.
     """
 
     def __init__(
@@ -183,6 +184,7 @@ class _Writing:
         if not self.deep:
             self.invocations = self._invocations()
         self.team, self.turns, self.is_early = self.invocations // self.width, 1, False
+        self.bias_bits = BIAS_BITS
         if self.deep:
             most = self.ahead // 4 if self.fours else self.ahead
             self.chunks = max(1, min(most, estimate(self.every) // self.team))
@@ -192,6 +194,10 @@ class _Writing:
             # Terms with names may be fewer than those of a round.
             has_rounds = is_static((self.every,)) and self.chunks * self.team < self.every
             self.is_early = is_one_round or (self.waits and has_rounds)
+            if not is_one_round or self.turns > 1:
+                # Without loops, it would only take registers: 40 become 56 for products of 1 x 2048 with 2048 terms (sm_90),
+                # which leave no room for the workgroups of other kernels.
+                self.bias_bits = features.dialect.in_register(BIAS_BITS)
         room = features.max_shared - self._memory[1] - 4 * self.invocations * (before is not None)
         self.sums = TeamSums(
             self.first,
@@ -524,7 +530,7 @@ class _Writing:
             name, expanded, other = f"m{c}_{j}_{n}", f"w{c}_{j}_{n}", readers[j]
             assert isinstance(other, QuantizedReader)
             if other.by_word:
-                yield from other.biased(name, expanded, {part: f"{name}_{part}" for part in blocks})
+                yield from other.biased(name, expanded, {part: f"{name}_{part}" for part in blocks}, self.bias_bits)
             else:
                 last = self.terms - 1 if self.terms % self.deep else None
                 yield from other.real(name, expanded, self._line(other, n), f"{chunk} * {self.deep}u", last)
