@@ -59,7 +59,8 @@ class Row:
         behind: kernels that were compiled in the background then, for sizes that are far from the first ones.
         clock: milliseconds of a call with the last sizes, from arrays to arrays; the median.
         ratio: that of `clock` to the model with these sizes as numbers: the median of pairs, the larger of two combinations.
-        memory: of weights and intermediates, as a ratio to the model with the largest sizes as numbers; 0 if unknown.
+        memory: of weights and intermediates, as a ratio to the model with numbers as dimensions: those of the sizes with the
+            most memory; 0 if unknown.
     """
 
     name: str
@@ -202,18 +203,18 @@ def memory_of(path: Path, device: str, feeds: Sequence[Feed]) -> float:
     return used_memory(device) - before
 
 
-def size_of(feed: Feed) -> int:
-    """The number of elements of inputs."""
-    return sum(array.size for array in feed.values())
+def largest(feeds: Sequence[Feed]) -> list[int]:
+    """The numbers of the combinations in which an input is largest: a long prompt of a decoder, and a long past."""
+    return sorted({max(range(len(feeds)), key=lambda n: feeds[n][name].size) for name in feeds[0]})
 
 
-def alone(device: str, name: str, models: str, only_static: str = "") -> None:
-    """Measure a model in this process, and print a row; with `only_static`, its memory with numbers as dimensions."""
+def alone(device: str, name: str, models: str, combination: str = "") -> None:
+    """Measure a model in this process, and print a row; with the number of a `combination`, its memory with these sizes."""
     with TemporaryDirectory(prefix="opweave-sizes-") as folder:
         path, feeds = feeds_of(name, Path(folder), Path(models))
-        if only_static:
-            largest = max(feeds, key=size_of)
-            print(json.dumps({"memory": memory_of(with_numbers(path, largest), device, [largest])}))
+        if combination:
+            feed = feeds[int(combination)]
+            print(json.dumps({"memory": memory_of(with_numbers(path, feed), device, [feed])}))
             return
         count = compilations(device)
         context = ow.ml.create_context(device=device)
@@ -246,7 +247,7 @@ def alone(device: str, name: str, models: str, only_static: str = "") -> None:
             "behind": behind,
             "clock": 1e3 * median(times["names"]),
         }
-        print(json.dumps({**row, "ratio": max(ratios), "memory": memory}))
+        print(json.dumps({**row, "ratio": max(ratios), "memory": memory, "largest": largest(feeds)}))
 
 
 def _call(session: Any, feed: Feed) -> Callable[[], Any]:
@@ -316,8 +317,9 @@ def _measure(record: Record[Row], device: str, name: str, title: str, models: Pa
         given = ("benchmarks.gpu_sizes", device, name, str(models.resolve()))
         try:
             values = in_process(*given, **options)
+            combinations = values.pop("largest")
             if values["memory"]:
-                static = in_process(*given, "static", **options)["memory"]
+                static = max(in_process(*given, str(number), **options)["memory"] for number in combinations)
                 values["memory"] = values["memory"] / static if static else 0.0
             row = Row(title, device, **values)
         except (RuntimeError, TimeoutError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from ..core.size_calls import UnknownName
 from ..core.size_values import values_at
 from ..core.sizes import Size
 from ..core.value_ranges import input_ranges
+from ..memory.shared_constants import shared_constants
 from ..support import hints
 from ..support.cache import Cache
 from ..support.errors import InvalidStateError, MLError, ValidationError
@@ -99,7 +100,7 @@ class DynamicGraphState(GraphState):
         variants: Sequence[GraphVariant] = (),
     ) -> None:
         super().__init__(context, graph, None, is_fused)
-        self._compile = compile
+        self._compile = partial(_compile_sharing, compile, set())
         self.variants = tuple(variants)
         if variants:
             self.constant_ranges = memory.merged_ranges(o.value for item in variants for o in item.graph.constants)
@@ -541,6 +542,12 @@ _VALUES = {"dispatch": "tensors", "profile": "arrays or tensors"}
 
 def _text_of(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{printable(name)} = {size}" for name, size in sizes.items() if not isinstance(name, UnknownName))
+
+
+def _compile_sharing(compile: Callable[[Graph], Program], keys: set[Hashable], graph: Graph) -> Program:
+    """Compile one of the programs that share the constants with these keys."""
+    with shared_constants(keys):
+        return compile(graph)
 
 
 def _compile_tailored(reference: ref[DynamicGraphState], key: tuple[Shape, ...]) -> None:

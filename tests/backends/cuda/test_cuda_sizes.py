@@ -36,10 +36,11 @@ import opweave as ow
 from opweave import composites
 from opweave.backends.cuda import compiler
 from opweave.backends.cuda.executable import MAX_CHAINS, MAX_FORMS
-from opweave.backends.gpu.contraction import tensor_tiles
+from opweave.backends.gpu.contraction import sharing, tensor_tiles
 from opweave.backends.gpu.rules import flash_tensor
 from opweave.context import dynamic_graph_state
 from opweave.context.graph import state_of
+from opweave.support.background import background
 
 PARTS = {**PRODUCTS, **CONVOLUTIONS, **ATTENTION, **STAGED, **RECURRENCES}
 
@@ -204,6 +205,29 @@ def test_tensor_cores_take_sizes(
     graph = check_with_reference(context, ON_TENSOR_CORES[name], data_type, tolerance, sizes)
     assert "triton" in [kernel.compiler for kernel in kernels_of(graph)]
     assert driver.calls["functions"] == 1
+
+
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("data_type", ["float32", "float16"])
+@pytest.mark.parametrize(("sizes", "copies"), [((40, 14, 1), 2), ((14, 40, 1), 1), ((1, 14, 40), 1), ((1, 40, 14), 1)])
+def test_programs_share_weights(
+    context: ow.MLContext, monkeypatch: pytest.MonkeyPatch, sizes: Sequence[int], copies: int, data_type: Any
+) -> None:
+    """GEMV kernels, tiles and tensor cores read the order of the first program: TF32 and remainders, or whole elements."""
+    monkeypatch.setattr(sharing, "MAX_LOSS", inf)
+    monkeypatch.setattr(dynamic_graph_state, "FAR", 2)
+    graph = build(context, lambda b, x, n, m: b.matmul(x(n, 48), weights(b, x, 48, 40)), data_type)
+    weight = np.random.default_rng(1).standard_normal((48, 40)).astype(data_type).astype("float32")
+    for n in (*sizes, *sizes):
+        (x,) = arrays_for(graph, {"n": n}).values()
+        for _ in range(2):  # before and after a program for this size is compiled in the background
+            close = 1e-5 if data_type == "float32" else 2e-2
+            np.testing.assert_allclose(context.compute(graph, {"x0": x})["y0"], x @ weight, close, close)
+            background.wait()
+    has_tensor_cores = bool(compiler.triton_version())
+    uploaded = context.backend.space.uploaded  # type: ignore[attr-defined]
+    assert len(uploaded) == (copies if data_type == "float32" and has_tensor_cores else 1)
+    assert state_of(graph).tailored == has_tensor_cores  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")

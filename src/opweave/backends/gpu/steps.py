@@ -21,6 +21,7 @@ from ...expr.gpu.kernel import divisor_values
 from ...expr.ir import Formula, Input, Output, Stored
 from ...expr.simplify import simplify
 from ...expr.tracing import make_formula, of_input
+from ...memory.shared_constants import keys_of_shared
 from ...support.background import background
 from ..size_input import SizeInput
 from .backend import GpuBackend
@@ -224,7 +225,10 @@ class Kernels:
     def multiply(self, products: Products, desc: Desc, nodes: tuple[Node, ...]) -> Pending:
         """Products as a pending value. Rearranged operands become constants of the graph."""
         contraction = self.contraction(products, desc)
+        shared = keys_of_shared()
         for source, constant in contraction.arranged.items():
+            if shared is not None:
+                shared.add(constant.key)
             # A dimension may be named after the other operand, which has as many terms. A constant has a number of them.
             desc = replace(source.desc, shape=tuple(map(int, source.desc.shape)))
             self.places[source] = Buffer(desc, "constant", value=constant)

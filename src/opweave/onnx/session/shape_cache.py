@@ -10,7 +10,7 @@ later calls use the compiled model.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +21,7 @@ import numpy as np
 from ... import memory
 from ...context.context import MLContext
 from ...core.desc import OtherShapes
+from ...memory.shared_constants import shared_constants
 from ...support.cache import Cache
 from ...support.errors import MLError, NotSupportedError, OperationError
 from ...support.names import count_of
@@ -153,6 +154,8 @@ class ShapeCache:
         self._numbers_needed: set[str] = set()  # names that programs have numbers for
         self.why_one_by_one = ""  # why the compiled shapes have no names
         self._named: list[NamedModel] = []
+        has_names = any(not isinstance(size, int) for item in inputs for size in item.dims or (None,))
+        self._shared: set[Hashable] | None = set() if has_names else None
         # Whether a model is compiled in the background for sizes that are far from those of earlier models.
         self._is_preparing = False
         self.choices = self.tailored = 0
@@ -718,7 +721,8 @@ class ShapeCache:
 
         backend = self.ways[name] if name else None
         backend = process.backend(backend) if process and backend else backend
-        return CompiledModel(self._model, self._context, trace, self._outputs, self._fallback, whole, backend)
+        with shared_constants(self._shared):
+            return CompiledModel(self._model, self._context, trace, self._outputs, self._fallback, whole, backend)
 
     # Tuning -----------------------------------------------------------------------------------------------------------
 

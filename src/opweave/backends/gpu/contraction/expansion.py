@@ -31,7 +31,24 @@ def reader_of(name: str, side: Matrix | ProblemWindow, features: Features, width
     """The reader of an operand; `width` is as in `ElementReader`, or 0 for the words of a quantized matrix."""
     if isinstance(side, Matrix) and side.quantized is not None:
         return QuantizedReader(name, side, features, width)
+    if isinstance(side, Matrix) and side.rest is not None:
+        return DividedReader(name, side.source, side.rest, features, width)
     return ElementReader(name, side.source, features, width)
+
+
+class DividedReader(ElementReader):
+    """Loads elements that are split for TF32x3: the sum of the TF32 part and the remainder is the element, exactly."""
+
+    def __init__(self, name: str, source: Buffer, rest: Buffer, features: Features, width: int = 1) -> None:
+        super().__init__(name, source, features, width)
+        self._rest, self._features = rest, features
+
+    @property
+    def parts(self) -> list[ElementReader]:
+        return [ElementReader(f"{self.name}_rest", self._rest, self._features, self.width), self]
+
+    def load(self, at: str, width: int) -> str:
+        return f"({self.name}[{at}] + {self.name}_rest[{at}])"
 
 
 class ByteReader(ElementReader):

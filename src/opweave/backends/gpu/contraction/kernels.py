@@ -16,8 +16,9 @@ from ....expr.gpu import Buffer, Features, GpuKernel, GpuModule
 from ....expr.gpu.dialect import Part
 from ....expr.gpu.triton import UnsupportedError
 from ....expr.ir import Formula, Index, Input, Load
+from ....memory.shared_constants import keys_of_shared
 from ..constants import GpuConstant
-from . import layout, tensor, tensor_tiles, terms, tiled, tiles
+from . import layout, sharing, tensor, tensor_tiles, terms, tiled, tiles
 from .direct import is_narrow, narrow
 from .elements import ElementReader, ElementWriter
 from .epilogue import Epilogue, addition, assemble, partial_sums, put_partial
@@ -133,7 +134,7 @@ class Contraction:
         on_tensor_cores: bool,
     ) -> tuple[Problem, dict[Input, GpuConstant]]:
         """Rearrange constants in the order in which kernels read them."""
-        arranged, sides = dict(phase_constants), [problem.left, problem.right]
+        arranged, sides, shared = dict(phase_constants), [problem.left, problem.right], keys_of_shared()
         originals = {source: GpuConstant.of(array) for source, array in constants.items()}
         for k, side in enumerate(sides):
             if isinstance(side, Matrix) and side.quantized is not None:
@@ -143,11 +144,19 @@ class Contraction:
             elif isinstance(side, Matrix) and on_tensor_cores:
                 constant = arranged.pop(side.source, None) or originals.get(side.source)
                 if constant is not None:
-                    sides[k], arrays = terms.by_term(side, problem, constant, terms.form_of(problem, self.features))
+                    if shared is not None and sharing.may_share(problem):
+                        sides[k], arrays = sharing.for_tensor_cores(side, problem, constant, self.features, shared)
+                    else:
+                        form = terms.form_of(problem, self.features)
+                        sides[k], arrays = terms.by_term(side, problem, constant, form)
                     arranged |= arrays
             elif isinstance(side, Matrix) and side.source in originals:
                 constant = originals[side.source]
-                if is_thin(problem) and _has_many_lines(side, problem) and is_multiple(problem.terms, 4):
+                is_gemv = is_thin(problem) and _has_many_lines(side, problem)
+                if shared is not None and sharing.may_share(problem) and (is_gemv or not is_thin(problem)):
+                    sides[k], arrays = sharing.for_sums(side, problem, constant, shared)
+                    arranged |= arrays
+                elif is_gemv and is_multiple(problem.terms, 4):
                     sides[k], arrays = terms.by_term(side, problem, constant, "")
                     arranged |= arrays
                 else:
@@ -263,11 +272,12 @@ def _has_many_lines(side: Matrix, problem: Problem) -> bool:
 def _without_matrix(problem: Problem) -> tuple[Problem, Hashable]:
     """A GEMV problem with the source of the vectors in place of the matrix, and the form of the matrix, for comparison."""
     left, right = problem.left, problem.right
+    assert isinstance(left, Matrix)
+    assert isinstance(right, Matrix)
     if has_few_columns(problem):
-        return replace(problem, left=replace(left, source=right.source)), None
-    form = right.quantized.form if isinstance(right, Matrix) and right.quantized is not None else None
-    alike = replace(right, source=left.source)
-    return replace(problem, right=replace(alike, quantized=None) if isinstance(alike, Matrix) else alike), form
+        return replace(problem, left=replace(left, source=right.source, rest=None)), None
+    form = None if right.quantized is None else right.quantized.form
+    return replace(problem, right=replace(right, source=left.source, rest=None, quantized=None)), form
 
 
 def _sources_of(side: Matrix | ProblemWindow) -> tuple[Input, ...]:

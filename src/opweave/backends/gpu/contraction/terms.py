@@ -143,6 +143,13 @@ def by_term(
         form = ""
     if form == "divided" and not GpuConstant.of(constant.source).holds(layout.all_below, MAX_TF32):
         form = ""
+    return in_form(matrix, problem, constant, form)
+
+
+def in_form(
+    matrix: Matrix, problem: Problem, constant: GpuConstant, form: Form
+) -> tuple[Matrix, dict[Input, GpuConstant]]:
+    """Reorder a constant matrix like `by_term`, in this form whatever the elements are."""
     ordered = _order(matrix, problem, form)
     *own, lines, _ = ordered.source.desc.shape
     sizes = (*own, lines, problem.taps, problem.channels)
