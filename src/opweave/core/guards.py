@@ -146,9 +146,9 @@ def guarded_sizes() -> Mapping[str, int]:
 
 
 def is_multiple_here(size: Dimension, divisor: int) -> bool:
-    """Whether a dimension is a multiple of a number for all sizes, or because its names are multiples of 32 in this run.
+    """Whether a dimension is a multiple of a number for all sizes, or because some names are multiples of 32 in this run.
 
-    Only a positive answer is recorded: code for other sizes is valid for these, too.
+    Only a positive answer is recorded, for these names: code for other sizes is valid for these, too.
 
     >>> n, guards = Size("n"), Guards({"n": 64, "m": 5})
     >>> with guards.deciding():
@@ -159,19 +159,28 @@ def is_multiple_here(size: Dimension, divisor: int) -> bool:
     """
     if is_multiple(size, divisor):
         return True
-    guards, names = current_guards(), variables_of(size)
-    if guards is None or any(guards.sizes.get(name, 1) % ALIGNMENT for name in names):
+    guards = current_guards()
+    if guards is None or not isinstance(size, Size):
         return False
-    aligned: dict[str, Any] = {name: ALIGNMENT * Size(name) for name in names}
+    aligned = [name for name in variables_of(size) if guards.sizes.get(name, 1) % ALIGNMENT == 0]
+    # The width of an image alone often suffices, and leaves out a condition for the height.
+    for names in [*([name] for name in aligned), *([aligned] if len(aligned) > 1 else [])]:
+        if _is_multiple_if_aligned(size, divisor, names):
+            for name in names:
+                guards.decide(("zero", Size(name) % ALIGNMENT))
+            return True
+    return False
+
+
+def _is_multiple_if_aligned(size: Size, divisor: int, names: Sequence[str]) -> bool:
+    """Whether a size is a multiple of a number if these names are multiples of 32."""
+    values: dict[str, Any] = {name: Size(name) for name in variables_of(size)}
+    values |= {name: ALIGNMENT * values[name] for name in names}
     with without_deciding():
         try:
-            is_aligned = isinstance(size, Size) and is_multiple(size.at(aligned), divisor)
+            return is_multiple(size.at(values), divisor)
         except UnknownSizeError:  # the formula compares sizes
             return False
-    if is_aligned:
-        for name in names:
-            guards.decide(("zero", Size(name) % ALIGNMENT))
-    return is_aligned
 
 
 class _NoAnswers:
