@@ -8,11 +8,12 @@ be used by one thread at a time.
 from __future__ import annotations
 
 import sys
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from threading import RLock
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import finalize
@@ -121,12 +122,15 @@ class NvidiaDriver(Driver):
         """Return the executable graph, its nodes, and the graph that owns the nodes."""
         graph = call("cuGraphCreate", 0)
         nodes: list[Any] = []
+        # The steps of a recurrence repeat few launches.
+        parameters_of: dict[int, tuple[Any, Any]] = {}
         for launch in launches:
-            parameters, kept = _node(launch)
+            if id(launch) not in parameters_of:
+                parameters_of[id(launch)] = _node(launch)
+            parameters, _ = parameters_of[id(launch)]
             is_early = launch.starts_early and self._has_early_starts
             before = [] if is_early else nodes[-1:]
             node = call("cuGraphAddKernelNode", graph, before, len(before), parameters)
-            del kept  # the driver has copied the arguments
             if is_early and nodes:
                 call("cuGraphAddDependencies", graph, nodes[-1:], [node], [_early()], 1)
             nodes.append(node)
@@ -165,7 +169,7 @@ class NvidiaDriver(Driver):
                     *launch.function.invocations,
                     launch.function.shared,
                     self._stream,
-                    pointers.ctypes.data,
+                    pointers.buffer_info()[0],
                     0,
                 )
                 del values
@@ -315,16 +319,21 @@ def _close(context: Any, device: Any, staging: Staging, retired: deque[_Retired]
         pass
 
 
-def _arguments(arguments: Sequence[Argument]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of arguments, and a pointer to each, as the driver expects them."""
+def _arguments(arguments: Sequence[Argument]) -> tuple[array[int], array[int]]:
+    """Return the values of arguments, and a pointer to each, as the driver expects them.
+
+    NumPy's arrays would take ten times as long, for each kernel that new sizes update.
+    """
     parts = [value.to_bytes(8, sys.byteorder) if isinstance(value, int) else value for value in arguments]
-    starts = np.cumsum([0, *(-(-len(part) // 16) * 16 for part in parts)], dtype=np.uint64)
-    values = np.zeros(int(starts[-1]) + 16, np.uint8)
-    # Start at a multiple of 16 bytes, the largest alignment of a parameter type.
-    values = values[-values.ctypes.data % 16 :]
-    for start, part in zip(starts, parts, strict=False):
-        values[int(start) : int(start) + len(part)] = np.frombuffer(part, np.uint8)
-    return values, values.ctypes.data + starts[:-1]
+    # Values start at multiples of 16 bytes, the largest alignment of a parameter type.
+    padded = [part.ljust(-(-len(part) // 16) * 16, b"\0") for part in parts]
+    block = array("B", b"".join(padded))
+    values = array("B", bytes(len(block) + 16))
+    address = values.buffer_info()[0]
+    gap = -address % 16
+    values[gap : gap + len(block)] = block
+    starts = accumulate(map(len, padded[:-1]), initial=address + gap)
+    return values, array("Q", starts if padded else ())
 
 
 def _node(launch: DriverLaunch) -> tuple[Any, Any]:
@@ -335,5 +344,5 @@ def _node(launch: DriverLaunch) -> tuple[Any, Any]:
     parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = launch.workgroups
     parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = launch.function.invocations
     parameters.sharedMemBytes = launch.function.shared
-    parameters.kernelParams = pointers.ctypes.data
+    parameters.kernelParams = pointers.buffer_info()[0]
     return parameters, (values, pointers)
