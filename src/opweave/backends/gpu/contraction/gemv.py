@@ -256,7 +256,9 @@ class _Writing:
         has_room = self._within_memory(self.invocations) == self.invocations
         self.fours = False
         team = 4 * self.invocations // self.width
-        whole = self.width % 4 == 0 and all(is_multiple(section.lines, 4) for section in self.sections)
+        whole = self.width % 4 == 0 and all(
+            section.problems[0].is_multiple(section.lines, 4) for section in self.sections
+        )
         return has_room and whole and team <= estimate(self.every)
 
     @property
@@ -607,7 +609,7 @@ class _Writing:
         """A term of a vector, or zero beyond the last term: the last word of a line may have more numbers."""
         return (
             value
-            if is_multiple(self.terms, self.deep)
+            if self.first.problems[0].is_multiple(self.terms, self.deep)
             else f"select({zero}, {value}, {term} < {self.module.unsigned(self.terms)})"
         )
 

@@ -220,6 +220,10 @@ class Problem:
         """The type of a sum as text."""
         return "i32" if self.is_integer else "f32"
 
+    def is_multiple(self, size: Dimension, divisor: int) -> bool:
+        """Whether kernels may count on a multiple: of pixels also if names are aligned in this run, as images often are."""
+        return is_multiple(size, divisor) if self.layout.kind == "matrix" else is_multiple_here(size, divisor)
+
     @property
     def rows_are_channels(self) -> bool:
         """Whether rows are output channels and columns are positions; else the reverse."""

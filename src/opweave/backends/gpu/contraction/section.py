@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ....core.sizes import is_multiple, is_same_size
+from ....core.sizes import is_same_size
 from ....expr.gpu import Buffer, Features
 from .epilogue import Epilogue
 from .parameters import KernelNumbers
@@ -67,6 +67,7 @@ class Section:
     def quads(self) -> bool:
         """Whether an invocation computes four contiguous lines as a vector."""
         many = self.many[0]
+        is_multiple = self.problems[0].is_multiple
         whole = is_multiple(many.step, 4) and all(is_multiple(stride, 4) for _, stride in many.stack)
         return is_same_size(many.stride, 1) and is_multiple(many.lines, 4) and whole
 
@@ -92,6 +93,7 @@ class Section:
         is_half = many.source.desc.data_type == "float16"
         widths = (8, 4) if is_half and features.float16 and features.dialect.casts_halves else (4,)
         strides = [self.problems[0].terms, many.stride, *(stride for _, stride in many.stack)]
+        is_multiple = self.problems[0].is_multiple
         return next((width for width in widths if all(is_multiple(stride, width) for stride in strides)), 0)
 
     def vectors(self, features: Features) -> bool:
@@ -103,7 +105,7 @@ class Section:
         """Whether four terms of the few vectors are contiguous and aligned."""
         few = self.few
         strides = [few.stride, few.source.desc.element_count, *(stride for _, stride in few.stack)]
-        return is_same_size(few.step, 1) and all(is_multiple(stride, 4) for stride in strides)
+        return is_same_size(few.step, 1) and all(self.problems[0].is_multiple(stride, 4) for stride in strides)
 
     def units(self, fours: bool) -> int:
         return -(-self.lines // 4) if fours else self.lines

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ....core.graph import Desc
-from ....core.guards import estimate, is_multiple_here
+from ....core.guards import estimate
 from ....core.sizes import Dimension, is_multiple, is_same_shape, is_same_size, may_exceed
 from ....expr import ir
 from ....expr.gpu import Buffer, Features, GpuKernel
@@ -336,7 +336,7 @@ class TensorKernel:
             cores=self.cores,
             starts_early=self.starts_early,
             sizes=self.numbers.sizes,
-            is_multiple=is_multiple if problem.layout.kind == "matrix" else is_multiple_here,
+            is_multiple=problem.is_multiple,
         )
 
     def _library(self) -> Sequence[str]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from ....core.guards import estimate, is_multiple_here
+from ....core.guards import estimate
 from ....core.sizes import Dimension, is_multiple, is_same_size, is_static, may_exceed
 from ....expr.gpu.dialect import Dialect, Part, Variable
 from ....expr.gpu.writing import MAX_WORKGROUPS, workgroup_number
@@ -125,8 +125,7 @@ class TileSide:
     def _can_load_vectors(self) -> bool:
         """Whether aligned groups of four elements can be loaded as vectors."""
         matrix, problem = self.matrix, self.problem
-        are_pixels = problem.layout.kind != "matrix"
-        if may_exceed(problem.stacks, 1) and not all(_is_multiple(step, 4, are_pixels) for _, step in matrix.stack):
+        if may_exceed(problem.stacks, 1) and not all(problem.is_multiple(step, 4) for _, step in matrix.stack):
             return False
         if isinstance(matrix, ProblemWindow):
             fits = all(is_multiple(size, 4) for size in (problem.channels, matrix.pixel, matrix.batch))
@@ -139,7 +138,7 @@ class TileSide:
             return is_same_size(matrix.step, 1) and is_multiple(matrix.stride, 4) and whole and spaced
         if not is_same_size(matrix.stride, 1) or not spaced:
             return False
-        return all(_is_multiple(size, 4, are_pixels) for size in (matrix.lines, matrix.step))
+        return all(problem.is_multiple(size, 4) for size in (matrix.lines, matrix.step))
 
     def _positions(self, inner: int, invocations: int) -> Iterator[tuple[str, str]]:
         """(line, term) of the first element of each load of an invocation, relative to the tile. Appends statements to `once`.
@@ -253,11 +252,6 @@ class TileSide:
                 text = statement(f"if ({at} < {self.total}u)", text)
             lines += text
         return lines
-
-
-def _is_multiple(size: Dimension, divisor: int, is_of_pixels: bool) -> bool:
-    """Whether kernels may count on a multiple: of pixels also if names are aligned in this run, as images often are."""
-    return is_multiple_here(size, divisor) if is_of_pixels else is_multiple(size, divisor)
 
 
 def _window(m: ProblemWindow, name: str, line: str, base: list[str], numbers: KernelNumbers) -> list[str]:
