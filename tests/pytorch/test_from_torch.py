@@ -26,7 +26,7 @@ from torch.utils import _pytree
 
 import opweave as ow
 from opweave import pytorch
-from opweave.context.graph import recorded_graph
+from opweave.context.graph import recorded_graph, state_of
 from opweave.pytorch import installed, order
 from opweave.pytorch.module import runner_of
 from opweave.pytorch.sizes import numbers_of
@@ -501,6 +501,13 @@ def test_sizes_of_other_branches_are_refused(
         for call in calls:
             with pytest.raises(ow.ValidationError, match=rf"sizes with {re.escape(rule)}.*shape\[0\] = {rows};"):
                 call(*args)
+    # Other formats have no rules.
+    for graph in (compiled.graph, loaded):
+        for suffix, save in {"onnx": ow.onnx.save, "mjs": ow.js.save}.items():
+            if state_of(graph).size_rules:
+                with pytest.raises(ow.NotSupportedError, match=rf"sizes with {re.escape(rule)}.*drop_size_rules=True"):
+                    save(graph, tmp_path / f"rules.{suffix}")
+                save(graph, tmp_path / f"rules.{suffix}", drop_size_rules=True)
 
 
 def test_tensor_that_is_several_arguments_of_the_example() -> None:

@@ -237,6 +237,17 @@ def test_sizes_that_contradict_are_refused(
     assert f"--fix-shapes: the dimension '{symbol_of(network)}' is 8 and 9" in text
 
 
+def test_convert_loses_rules_for_sizes_on_request_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = save(tmp_path / "relu.pt2", nn.ReLU(), (torch.ones(3),), shapes={"input": {0: Dim("n", max=4)}})
+    for name in ("x.onnx", "x.mjs"):
+        assert "--drop-size-rules" in error_of(capsys, monkeypatch, "convert", program, tmp_path / name)
+        call("convert", program, tmp_path / name, "--fix-shapes", "input=4")
+        call("convert", program, tmp_path / name, "--drop-size-rules")
+    assert "= 5;" in error_of(capsys, monkeypatch, "convert", program, tmp_path / "y.onnx", "--fix-shapes", "input=5")
+
+
 @pytest.mark.parametrize("command", ["run", "info", "bench", "diff", "profile", "tune", "convert", "compile"])
 def test_option_for_onnx_is_named(
     command: str, network: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

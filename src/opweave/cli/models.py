@@ -466,6 +466,13 @@ def convert(
     operators: Annotated[
         str, typer.Option("--operators", help="onnx; or onnxruntime, to keep operators that only ONNX Runtime has.")
     ] = "onnx",
+    drop_size_rules: Annotated[
+        bool,
+        typer.Option(
+            "--drop-size-rules",
+            help="Write a .pt2 file for all sizes, although it was exported for some: results for others may be wrong.",
+        ),
+    ] = False,
     operations: Operations = None,
     verbose: Verbose = False,
 ) -> None:
@@ -501,8 +508,8 @@ def convert(
     else:
         graph = load(model, fix_shapes=sizes(fix_shapes or []), limits=limits(limit or []))
     if suffix in js.SUFFIXES:
-        for written in js.save(graph, output, title=model.name):
+        for written in js.save(graph, output, title=model.name, drop_size_rules=drop_size_rules):
             console.print(f"wrote {written}, {size(written.stat().st_size)}", soft_wrap=True)
         return
-    save(graph, output, operators=operators)  # type: ignore[arg-type]  # `save` checks it
+    save(graph, output, operators=operators, drop_size_rules=drop_size_rules)  # type: ignore[arg-type]  # `save` checks it
     console.print(f"wrote {output}: {graph!r}", soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ..core.graph import Desc, Graph
 from ..support import hints, lazy_imports
-from ..support.errors import NotSupportedError
+from ..support.errors import NotSupportedError, require_flags
 from ..support.names import count_of, printable
 from .graph_state import GraphState
 from .open_programs import GraphVariant
@@ -302,19 +302,28 @@ def recorded_graph(graph: MLGraph) -> Graph:
     return recorded
 
 
-def graph_for_all_sizes(graph: MLGraph, subject: str) -> Graph:
-    """The operations of a graph, for what is written for all of its sizes.
+def graph_for_all_sizes(graph: MLGraph, subject: str, *, drop_size_rules: bool) -> Graph:
+    """The operations of a graph, for what is written for all of its sizes, in a format without rules for sizes.
 
     Raises:
         InvalidStateError: as for `program_of`.
-        NotSupportedError: the graph has other operations for other sizes.
+        NotSupportedError: the graph has other operations for other sizes, or rules for sizes without `drop_size_rules`.
     """
+    require_flags(drop_size_rules=drop_size_rules)
     variants = variants_of(graph)  # before the graph: `destroy` drops the variants last
     recorded = recorded_graph(graph)
     if variants:
         raise NotSupportedError(
             f"{subject}: the operations of the graph depend on the sizes, since it was converted for "
             f"{len(variants)} combinations of shapes; pass input_shapes"
+        )
+    rules = getattr(state_of(graph), "size_rules", ())
+    if rules and not drop_size_rules:
+        raise NotSupportedError(
+            f"{subject}: the module was exported for sizes with {' and '.join(item.rule.text for item in rules)}, which the "
+            "file cannot check, and the graph may compute something else for others; pass input_shapes for a file of certain "
+            "sizes (opweave convert --fix-shapes), write a .opweave file, which has the rules, or pass drop_size_rules=True "
+            "(--drop-size-rules) and use the file for such sizes alone"
         )
     return recorded
 

@@ -30,6 +30,7 @@ def save(
     *,
     title: str = "",
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    drop_size_rules: bool = False,
 ) -> list[Path]:
     """Write a graph as a JavaScript module that builds it with WebNN.
 
@@ -47,6 +48,8 @@ def save(
         title: origin of the graph, for the first line of the module.
         input_shapes: the shape of each input, to save a graph with names for these sizes alone. Default: inputs keep the
             names in their shapes, with the sizes to expect, which are a draft: `opweave serve --drafts` has them.
+        drop_size_rules: write a graph of `from_torch` for all sizes of its names, although the program was exported for some
+            sizes alone, and the file cannot check them: results for other sizes may be wrong.
 
     Returns:
         The files that were written: the module, the weights if there are any, and the types.
@@ -54,7 +57,7 @@ def save(
     Raises:
         ValidationError: `graph` is no graph, or the name of the file ends otherwise; `input_shapes` do not fit.
         NotSupportedError: an operation is neither one of WebNN's, nor has it a decomposition, or an argument of it is a size
-            with a name; the message names the operation.
+            with a name; the message names the operation. The graph has rules for sizes.
         InvalidStateError: the graph is destroyed.
         DataError: a file cannot be written.
 
@@ -74,7 +77,7 @@ def save(
         f"save: the name of a module must end in {' or '.join(SUFFIXES)}, got {str(path)!r}",
     )
     recorded = (
-        graph_for_all_sizes(graph, "save")
+        graph_for_all_sizes(graph, "save", drop_size_rules=drop_size_rules)
         if input_shapes is None
         else state_of(graph).static_graph("save", input_shapes)
     )

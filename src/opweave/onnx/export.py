@@ -34,6 +34,7 @@ def save(
     *,
     operators: Operators = "onnx",
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    drop_size_rules: bool = False,
 ) -> None:
     """Write a graph as an ONNX model.
 
@@ -53,11 +54,14 @@ def save(
             ONNX Runtime alone, which are faster than their decompositions: MatMulNBits, GroupQueryAttention,
             MultiHeadAttention, RotaryEmbedding, SimplifiedLayerNormalization, FastGelu, QuickGelu.
         input_shapes: the shape of each input, to save a graph with names for these sizes alone.
+        drop_size_rules: write a graph of `from_torch` for all sizes of its names, although the program was exported for some
+            sizes alone, and the file cannot check them: results for other sizes may be wrong.
 
     Raises:
         ValidationError: a name cannot be encoded as UTF-8, as ONNX requires; `operators` is neither; or `path` is not a
             regular file, and the weights need a second one; `input_shapes` do not fit.
-        NotSupportedError: an operation cannot be written for sizes with names; it can be for certain `input_shapes`.
+        NotSupportedError: an operation cannot be written for sizes with names, or the graph has rules for sizes; it can be
+            written for certain `input_shapes`.
         InvalidStateError: the graph is destroyed.
         DataError: the file cannot be written.
 
@@ -74,7 +78,7 @@ def save(
     choices = get_args(Operators)
     require(operators in choices, f"save: operators must be one of {list(choices)}, got {short_repr(operators)}")
     source = (
-        graph_for_all_sizes(graph, "save")
+        graph_for_all_sizes(graph, "save", drop_size_rules=drop_size_rules)
         if input_shapes is None
         else state_of(graph).static_graph("save", input_shapes)
     )
