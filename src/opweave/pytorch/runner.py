@@ -248,7 +248,7 @@ def _input(subject: str, context: MLContext, item: ProgramInput, value: Any) -> 
             raise ValidationError(
                 f"{subject}: {item.name!r} must be {item.dtype}, got {value.dtype}; tensor.to({item.dtype}) converts it"
             )
-        if value.device.type != "cpu":
+        if not value.is_cpu:
             raise ValidationError(
                 f"{subject}: {item.name!r} is on {value.device}, and the graph takes tensors in the memory of the host; "
                 "call .cpu()"

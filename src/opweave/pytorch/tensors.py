@@ -39,6 +39,16 @@ PARTS: dict[Any, Any] = {
 }
 """Data type of complex numbers -> that of their parts: operands have a last axis of 2, the real and the imaginary part."""
 
+_IN_NUMPY = DATA_TYPES.keys() - {
+    torch.bool,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+}
+"""Data types whose tensors NumPy takes as arrays of the data type here."""
+
 INTEGER_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Width of an element in bytes -> an integer type that NumPy has, too."""
 
@@ -78,6 +88,12 @@ def array_of(tensor: Any, subject: str = "a tensor") -> np.ndarray:
     Raises:
         NotSupportedError: the tensor is not dense; `subject` names it in the message.
     """
+    if tensor.dtype in _IN_NUMPY and not tensor.requires_grad:
+        try:  # most arguments of a call: the checks below take longer than this
+            array: np.ndarray = tensor.numpy()
+            return array
+        except (RuntimeError, TypeError):  # negated, or in a layout that NumPy does not have
+            pass
     require_dense(tensor, subject)
     plain = tensor.detach()
     if plain.is_conj():
