@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 from torch._C import DispatchKey
+from torch._guards import detect_fake_mode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree
@@ -90,7 +92,8 @@ def decompose(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, 
         return target.decompose(*positional, **keywords)
 
     rules = _defaults()
-    module = make_fx(call, decomposition_table=table())(*[leaves[place] for place in places])
+    with detect_fake_mode(leaves) or nullcontext():  # tensors that decompositions make have no memory, either
+        module = make_fx(call, decomposition_table=table())(*[leaves[place] for place in places])
     if any(inner.target is target for inner in module.graph.nodes):
         return None
     return module, [values[place] for place in places]
