@@ -30,6 +30,7 @@ SAMPLES = {
         Sample(X, floats(2, 5, 6), 0, -2),
         Sample(X, floats(4, 5, 6)),
         Sample(X, floats(4, 3, 6), 1, 0, 5, 2, names=False),
+        Sample(X, floats(4, 0, 6), 1, 3, 1, names=False),
     ],
     "aten.select_scatter.default": [Sample(X, floats(5, 6), 0, 1), Sample(X, floats(4, 5), -1, -1)],
     "aten.embedding.default": [

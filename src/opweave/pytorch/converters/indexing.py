@@ -13,10 +13,10 @@ from ... import composites
 from ...context.builder import MLGraphBuilder
 from ...core.graph import MLOperand
 from ...core.shapes import broadcast
-from ...core.sizes import Size
+from ...core.size_functions import choose, is_less, larger, smaller
+from ...core.sizes import Size, is_same_size
 from ...ops.constants import line
 from ..registry import AtenCall, as_type, axis_of, converts, refuse_if
-from ..sizes import maximum, minimum
 from .elementwise import is_one
 from .shapes import window
 
@@ -32,11 +32,12 @@ def bounds(start: Any, end: Any, size: Any) -> tuple[Any, Any]:
 def _bound(position: Any, size: Any) -> Any:
     if isinstance(position, int) and position >= LAST:
         return size
-    if not isinstance(position, Size) and not isinstance(size, Size):
-        return min(max(position + size if position < 0 else position, 0), size)
-    if isinstance(position, int):
-        return maximum(size + position, 0) if position < 0 else minimum(position, size) if position else 0
-    return minimum(position, size)
+    return choose(is_less(position, 0), larger(size + position, 0), smaller(position, size))
+
+
+def _from_start(index: Any, size: Any) -> Any:
+    """An index within a dimension, counted from the start."""
+    return choose(is_less(index, 0), size + index, index)
 
 
 @converts("aten.slice.Tensor", "aten.slice_copy.Tensor")
@@ -44,24 +45,20 @@ def _(b: MLGraphBuilder, self: MLOperand, dim: int = 0, start: Any = None, end: 
     axis = axis_of(dim, self.rank)
     size = self.shape[axis]
     first, last = bounds(start, end, size)
-    count = last - first
-    if isinstance(count, int):
-        count = max(count, 0)
-    return window(b, self, axis, first, count, step)
+    is_ordered = is_same_size(first, 0) or is_same_size(last, size)
+    return window(b, self, axis, first, last - first if is_ordered else larger(last - first, 0), step)
 
 
 @converts("aten.narrow.default", "aten.narrow_copy.default")
 def _(b: MLGraphBuilder, self: MLOperand, dim: int, start: Any, length: Any) -> MLOperand:
     axis = axis_of(dim, self.rank)
-    first = self.shape[axis] + start if isinstance(start, int) and start < 0 else start
-    return window(b, self, axis, first, length)
+    return window(b, self, axis, _from_start(start, self.shape[axis]), length)
 
 
 @converts("aten.select.int", "aten.select_copy.int")
 def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: Any) -> MLOperand:
     axis = axis_of(dim, self.rank)
-    position = self.shape[axis] + index if isinstance(index, int) and index < 0 else index
-    row = window(b, self, axis, position, 1)
+    row = window(b, self, axis, _from_start(index, self.shape[axis]), 1)
     return b.reshape(row, [size for k, size in enumerate(self.shape) if k != axis])
 
 
@@ -73,6 +70,7 @@ def slice_scatter(
     axis = axis_of(dim, self.rank)
     size = self.shape[axis]
     first, last = bounds(start, end, size)
+    last = larger(first, last)
     if step != 1:
         refuse_if(any(isinstance(value, Size) for value in (size, first, last)), "its slice has steps, and a size")
         return _replace_rows(b, self, src, axis, range(first, last, step))
@@ -96,7 +94,7 @@ def _replace_rows(b: MLGraphBuilder, x: MLOperand, new: MLOperand, axis: int, ro
 def select_scatter(b: MLGraphBuilder, self: MLOperand, src: MLOperand, dim: int, index: Any) -> MLOperand:
     """Replace one position along an axis."""
     axis = axis_of(dim, self.rank)
-    position = self.shape[axis] + index if isinstance(index, int) and index < 0 else index
+    position = _from_start(index, self.shape[axis])
     row = b.reshape(src, [*self.shape[:axis], 1, *self.shape[axis + 1 :]])
     return slice_scatter(b, self, row, axis, position, position + 1)
 
