@@ -208,6 +208,25 @@ def test_written_arguments_share_no_memory() -> None:
     assert compiled(x[::2], x[1::2]).tolist() == [4, 8, 10, 14]
 
 
+@pytest.mark.parametrize("part", [slice(None), slice(1, None)])
+def test_written_state_shares_no_memory(part: slice) -> None:
+    module = module_of(lambda self, x: (self.total.add_(x).sum(), self.other * 2), total=torch.ones(3))
+    module.other = module.total[part]
+    with pytest.raises(ow.NotSupportedError, match="writes to 'b_total', which shares memory with 'c_other'"):
+        ow.from_torch(module, (torch.ones(3),), context=CPU)
+
+
+def test_written_argument_is_no_parameter() -> None:
+    module = module_of(lambda self, x: x.add_(1) * self.scale, scale=torch.ones(4))
+    compiled = ow.from_torch(module, (torch.ones(4),), context=CPU)
+    for x in (module.scale, module.scale.numpy()):
+        with pytest.raises(
+            ow.ValidationError, match="writes to 'args_0', which shares memory with a parameter or buffer"
+        ):
+            compiled(x)
+    assert compiled(torch.ones(4)).tolist() == [2.0] * 4
+
+
 def test_writes_to_views() -> None:
     def views(self: Any, x: Any) -> Any:
         y = x * 1
@@ -346,6 +365,9 @@ def test_fallback_runs_on_reference() -> None:
     torch.testing.assert_close(compiled(torch.ones(2)), Special()(torch.ones(2)))
 
 
+plain_tensor = torch.ones(2)
+
+
 @pytest.mark.parametrize(
     ("module", "args", "message"),
     [
@@ -376,6 +398,21 @@ def test_fallback_runs_on_reference() -> None:
             r"returns .*NoTree, .*call torch\.export\.register_dataclass",
         ),
         (module_of(lambda self, x: x * x.sum().item()), (torch.ones(2),), "the number depends on values"),
+        (module_of(lambda self, x: plain_tensor.add_(1) * x), (torch.ones(2),), "is no buffer.*register_buffer"),
+        (
+            module_of(lambda self, x: functional.instance_norm(x, self.m, self.v), m=torch.zeros(2), v=torch.ones(2)),
+            (torch.ones(1, 2, 3),),
+            "aten.instance_norm.default in .* updates its running statistics",
+        ),
+        (
+            module_of(
+                lambda self, x: functional.batch_norm(x, self.m, self.v, training=True),
+                m=torch.ones(2),
+                v=torch.ones(2),
+            ),
+            (torch.ones(3, 2),),
+            "aten.batch_norm.default in .* updates its running statistics",
+        ),
     ],
 )
 def test_modules_that_are_refused(module: Any, args: Any, message: str) -> None:
@@ -504,7 +541,7 @@ def test_sizes_of_other_branches_are_refused(
     # Other formats have no rules.
     for graph in (compiled.graph, loaded):
         for suffix, save in {"onnx": ow.onnx.save, "mjs": ow.js.save}.items():
-            if state_of(graph).size_rules:
+            if getattr(state_of(graph), "size_rules", ()):
                 with pytest.raises(ow.NotSupportedError, match=rf"sizes with {re.escape(rule)}.*drop_size_rules=True"):
                     save(graph, tmp_path / f"rules.{suffix}")
                 save(graph, tmp_path / f"rules.{suffix}", drop_size_rules=True)
@@ -569,6 +606,29 @@ def test_sizes_without_a_graph() -> None:
     module.forward = lambda x: (x.shape[0] * 2, x)
     compiled = ow.from_torch(module, (torch.ones(4),), dynamic_shapes=({0: "n"},), context=CPU)
     assert compiled(torch.ones(5))[0] == 10
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (
+            x.shape[0] / 2,
+            -x.shape[0] / 4 + 1,
+            x.numel(),
+            x * (x.numel() / 3),
+            torch.ones(2) * (x.shape[0] / 2),
+        ),
+        lambda x: (x[-(x.shape[0] // 2) :], x[: -(x.shape[0] // 2)], x[x.shape[0] + 5 :], x[x.shape[0] - 2 :]),
+        lambda x: (x.slice_scatter(x[: x.shape[0] // 2], 0, -(x.shape[0] // 2)), x.select(0, -(x.shape[0] // 2))),
+    ],
+)
+def test_sizes_that_programs_compute(function: Any) -> None:
+    module = module_of(None)
+    module.forward = function
+    compiled = ow.from_torch(module, (torch.randn(6, 2),), dynamic_shapes=({0: "n"},), context=CPU, fallback="error")
+    for rows in (2, 5, 8):
+        x = torch.randn(rows, 2)
+        torch.testing.assert_close(compiled(x), function(x))
 
 
 def test_integers_have_no_names() -> None:

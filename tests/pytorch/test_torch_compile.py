@@ -299,6 +299,21 @@ def test_written_arguments_that_share_memory() -> None:
         strict(mine[:4], mine[2:6])
 
 
+def test_written_argument_that_is_a_parameter() -> None:
+    """PyTorch runs such a call."""
+    module, witness = torch.nn.Linear(3, 3, bias=False).eval(), torch.nn.Linear(3, 3, bias=False).eval()
+    witness.load_state_dict(module.state_dict())
+
+    def write(layer: Any, x: Tensor) -> Tensor:
+        return layer(x.add_(1))
+
+    compiled = torch.compile(write, backend=compile_graph)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled(module, torch.ones(3, 3))
+        torch.testing.assert_close(compiled(module, module.weight.data), write(witness, witness.weight.data))
+
+
 class Cast(nn.Module):  # type: ignore[misc]
     """A linear layer under autocast."""
 

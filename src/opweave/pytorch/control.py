@@ -38,8 +38,10 @@ def _handles(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 def run_part(frame: Frame, part: Any, values: Sequence[Any], nodes: Sequence[Any] = ()) -> Any:
     """Convert a part of a program; writes to its inputs are writes to `nodes`, the arguments of a call that runs once."""
     inner = type(frame)(frame.owner, part, values, frame.label, records=frame.records and bool(nodes))
+    if not nodes:
+        return inner.run_apart()
     outputs = inner.run()
-    for node, old, placeholder in zip(nodes, values, inner.inputs, strict=bool(nodes)):
+    for node, old, placeholder in zip(nodes, values, inner.inputs, strict=True):
         new = inner.values[placeholder]
         if new is not old:
             frame.views.write(node, new)
@@ -181,7 +183,7 @@ class _Inside:
     def run(self, part: Any, values: Sequence[MLOperand], label: str) -> list[MLOperand]:
         """The results of a part, as operands."""
         try:
-            outputs = self._kind(self._owner, part, values, label).run()
+            outputs = self._kind(self._owner, part, values, label).run_apart()
         except NotSupportedError as error:
             raise NotConvertible(str(error).removeprefix("from_torch: ")) from None
         operands = [

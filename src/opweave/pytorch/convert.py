@@ -31,7 +31,8 @@ from .. import memory
 from ..context.builder import NamedBuilder
 from ..context.context import MLContext
 from ..core.graph import Desc, MLOperand
-from ..core.sizes import Size
+from ..core.reals import RealSize
+from ..core.sizes import Size, Symbol
 from ..support.errors import MLError, NotSupportedError, ValidationError
 from ..support.settings import STRICT
 from . import converters as converters  # importing them registers them
@@ -43,7 +44,7 @@ from .narrow import stays_narrow
 from .registry import COMPLEX_CONVERTERS, CONVERTERS, AtenCall, NotConvertible, refuse_if
 from .sizes import SizeNames, maximum, minimum
 from .tensors import PARTS, array_of, data_type_of, require_dense, shape_of
-from .views import Views, functional, is_mutable, schema_of
+from .views import Views, functional, is_mutable, schema_of, writes_statistics
 
 FOLDED_BYTES = 1 << 20
 """The largest result that is computed while the program is read, unless it is a view of constants: 1 MiB, an estimate."""
@@ -171,6 +172,18 @@ class Frame:
                     self.owner.record(node, self.values[node])
         raise AssertionError("a program without outputs")
 
+    def run_apart(self) -> Any:
+        """Convert the program, and refuse writes to its inputs, which nothing outside would see."""
+        before = [self.values[node] for node in self.inputs]
+        outputs = self.run()
+        for node, value in zip(self.inputs, before, strict=True):
+            if self.values[node] is not value:
+                raise NotSupportedError(
+                    f"from_torch: {self.label or 'a part of the program'} writes to its argument {node.name!r}; return the "
+                    "new value, and copy_ it into the argument"
+                )
+        return outputs
+
     def fill(self, arguments: Any) -> Any:
         """Arguments of a node with the values of nodes."""
         return torch.fx.map_arg(arguments, lambda node: self.values[node])
@@ -184,8 +197,17 @@ class Frame:
             return _call_python(target, args, kwargs, node)
         if is_mutable(target):
             target = functional(target)
+        if writes_statistics(target, args, kwargs):
+            raise NotSupportedError(
+                f"from_torch: {target} in {place_of(node)} is in training mode, and updates its running statistics; call "
+                "eval() before, or pass no statistics"
+            )
         if str(target) == "aten.sym_size.int":
             return args[0].shape[args[1] % _meta(node.args[0]).dim()]
+        if str(target) == "aten.sym_numel.default":
+            return self.owner.names.size_of(
+                _meta(node.args[0]).numel(), f"from_torch: the number of elements in {place_of(node)}"
+            )
         return self._call(node, target, args, kwargs)
 
     # Operators -------------------------------------------------------------------------------------------------------
@@ -217,7 +239,7 @@ class Frame:
         if part is not None:
             module, leaves = part
             inner = Frame(self.owner, module, leaves, self.label or label_of(node))
-            value = inner.run()
+            value = inner.run_apart()
             missing = self._missing_result(node, value)
             if not missing:
                 return value
@@ -392,7 +414,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.sym_max: maximum,
     torch.sym_min: minimum,
     torch.sym_not: operator.not_,
-    torch.sym_float: lambda value: value * 1.0 if isinstance(value, Size) else float(value),
+    torch.sym_float: lambda value: value * 1.0 if isinstance(value, (Size, RealSize)) else float(value),
     torch.sym_int: lambda value: value if isinstance(value, Size) else int(value),
     torch.sym_sum: lambda values: sum(values),
 }
@@ -413,7 +435,10 @@ def _call_python(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], no
 def _fold(node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The result of a call on constants, computed by PyTorch; None for calls of other kinds, or with large results."""
     leaves = _pytree.tree_leaves((list(args), dict(kwargs)))
-    if any(isinstance(leaf, (MLOperand, Size)) for leaf in leaves) or torch.Tag.nondeterministic_seeded in target.tags:
+    if (
+        any(isinstance(leaf, (MLOperand, Symbol)) for leaf in leaves)
+        or torch.Tag.nondeterministic_seeded in target.tags
+    ):
         return None
     if stays_narrow(node, target, args):
         return None

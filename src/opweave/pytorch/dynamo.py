@@ -32,7 +32,7 @@ from ..compile.completion import wait_at_first_use
 from ..context.context import MLContext, ml
 from ..context.graph import MLGraph
 from ..core.dtypes import numpy_type
-from ..core.sizes import Size
+from ..core.sizes import Symbol
 from ..core.specialise import sizes_of
 from ..support.cache import Cache
 from ..support.errors import NotSupportedError, require
@@ -41,7 +41,7 @@ from .installed import import_torch
 from .order import check_order
 from .program import ConvertedProgram, ProgramOutput, convert_program
 from .runner import WRITTEN, ModuleRunner
-from .tensors import DATA_TYPES, PARTS, shape_of
+from .tensors import DATA_TYPES, PARTS, overlaps, shape_of, span_of
 
 OPTIONS = ("device", "fallback", "precision")
 """The names of options in `torch.compile(options=…)`."""
@@ -244,7 +244,7 @@ class DynamoGraph:
 
     def run_by_torch(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """Let PyTorch run a call whose written arguments share memory: graphs compute them as separate tensors."""
-        text = "a call writes to an argument that shares memory with another one"
+        text = "a call writes to an argument that shares memory with another one, or with a parameter or buffer"
         if self._options.fallback == "error":
             raise NotSupportedError(f"torch.compile(backend='opweave'): {text}; pass a copy (clone) of one")
         if not self._has_warned:
@@ -433,11 +433,17 @@ class Variant:
         return self._runner.run(leaves)
 
     def _writes_to_shared(self, leaves: Sequence[Any]) -> bool:
-        """Whether the graph writes to memory that another argument or buffer has, too."""
+        """Whether the graph writes to memory that another argument, or a parameter or buffer has, too."""
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         tensors += [item.buffer for item in self._targets if item.position is None]
         written = [item.buffer if item.position is None else leaves[item.position] for item in self._targets]
-        return any(share_memory(a, b) for a in written for b in tensors if a is not b)
+        state = self._runner.converted.state
+        spans = [(tensor, span_of(tensor)) for tensor in tensors]
+        return any(
+            overlaps(span_of(a), state)
+            or any(overlaps(span_of(a), [span]) for b, span in spans if b is not a and span[1])
+            for a in written
+        )
 
 
 class HostRunner:
@@ -506,7 +512,7 @@ class GpuRunner:
                 return results[output.name]
             if output.position is not None:
                 return leaves[output.position]
-            if isinstance(output.value, Size):
+            if isinstance(output.value, Symbol):
                 shapes = {item.name: tuple(shape_of(sources[item.name])) for item in self._inputs}
                 return output.value.at(sizes_of(graph.inputs if graph is not None else {}, shapes, "call"))
             return output.constant()
@@ -559,20 +565,6 @@ class BorrowedMemory:
 def _borrow(tensor: Any) -> Any:
     """The memory of a tensor that is not kept alive; a tensor without elements has none."""
     return BorrowedMemory.of(tensor) if tensor.numel() else tensor
-
-
-def share_memory(a: Any, b: Any) -> bool:
-    """Whether the spans of two tensors overlap in memory."""
-    if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr() or not (a.numel() and b.numel()):
-        return False
-
-    def span(tensor: Any) -> tuple[int, int]:
-        last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-        start = tensor.data_ptr()
-        return start, start + (last + 1) * tensor.element_size()
-
-    (first, first_end), (second, second_end) = span(a), span(b)
-    return first < second_end and second < first_end
 
 
 def _picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

@@ -19,7 +19,7 @@ from ..support.errors import NotSupportedError
 from .convert import FallbackCall, LabellingBuilder, ProgramConversion
 from .guards import SizeRules
 from .sizes import SizeNames
-from .tensors import data_type_of, require_dense, shape_of
+from .tensors import Span, data_type_of, merge_spans, overlaps, require_dense, shape_of, span_of
 from .views import leaves_of, replay, roots_of, written_arguments_of
 
 
@@ -81,6 +81,7 @@ class ConvertedProgram:
         fallbacks: calls that PyTorch runs.
         operands: node of the program -> the operands that it became, for comparisons.
         rules: the rules for sizes of arguments.
+        state: the memory of parameters and buffers that are constants of the graph.
         sources: node that views are made from -> its position among the arguments, the tensor of a parameter or buffer, or the
             output of a result.
     """
@@ -93,6 +94,7 @@ class ConvertedProgram:
     arguments: list[str]
     fallbacks: list[FallbackCall]
     rules: SizeRules
+    state: list[Span]
     operands: dict[Any, tuple[MLOperand, ...]] = field(default_factory=dict)
     sources: dict[Any, Any] = field(default_factory=dict)
 
@@ -139,6 +141,7 @@ def convert_program(
     builder = LabellingBuilder(context)
     sizes = SizeNames(numbers)
     written = written_inputs(program)
+    state = _state_spans(program, placeholders, written)
     inputs: list[ProgramInput] = []
     values: list[Any] = []
     constants: dict[int, Any] = {}
@@ -192,7 +195,7 @@ def convert_program(
     conversion = ProgramConversion(builder, sizes, takes_fallback=fallback == "auto")
     results, final = conversion.run(program.graph_module, values)
     builder.label = ""
-    ends = _Ends(program, conversion, inputs, values, constants, arguments, rules, shares=shares)
+    ends = _Ends(program, conversion, inputs, values, constants, arguments, rules, state, shares=shares)
     return ends.build(list(results), final)
 
 
@@ -218,6 +221,29 @@ def written_inputs(program: Any) -> set[str]:
         elif spec.kind == OutputKind.USER_INPUT_MUTATION:
             names.add(spec.target)
     return names
+
+
+def _state_spans(program: Any, placeholders: Mapping[str, Any], written: set[str]) -> list[Span]:
+    """The memory of the parameters and buffers that a program reads alone.
+
+    Raises:
+        NotSupportedError: the program writes to a buffer that shares memory with another one, or with a parameter.
+    """
+    spans = {
+        spec.arg.name: span_of(tensor)
+        for spec in program.graph_signature.input_specs
+        if spec.kind != InputKind.USER_INPUT
+        and placeholders[spec.arg.name].users
+        and isinstance(tensor := state_of_input(program, spec), torch.Tensor)
+    }
+    for target in written & spans.keys():
+        for name, span in spans.items():
+            if name != target and overlaps(span, merge_spans([spans[target]])):
+                raise NotSupportedError(
+                    f"from_torch: the module writes to {target!r}, which shares memory with {name!r}, and graphs keep the two "
+                    "apart; let the module use one of them, or make a copy (clone) of one"
+                )
+    return merge_spans(span for name, span in spans.items() if name not in written)
 
 
 def state_of_input(program: Any, spec: Any) -> Any:
@@ -263,11 +289,13 @@ class _Ends:
         constants: dict[int, Any],
         arguments: list[str],
         rules: SizeRules,
+        state: list[Span],
         *,
         shares: bool,
     ) -> None:
         self.program, self.conversion, self.inputs, self.values = program, conversion, inputs, values
-        self.constants, self.arguments, self.rules, self.shares = constants, arguments, rules, shares
+        self.constants, self.arguments, self.rules = constants, arguments, rules
+        self.state, self.shares = state, shares
         self.ends: dict[str, MLOperand] = {}
         # Name of an output -> the node whose memory it has in PyTorch.
         self._owners: dict[str, Any] = {}
@@ -314,6 +342,7 @@ class _Ends:
             self.arguments,
             conversion.fallbacks,
             self.rules,
+            self.state,
             conversion.operands,
             self._sources,
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.export.graph_signature import InputKind
 from torch.utils import _pytree
 
 from .. import memory
@@ -16,16 +17,16 @@ from ..context.graph import MLGraph, recorded_graph
 from ..context.tensor import MLTensor
 from ..context.tensors import check_own
 from ..core.dtypes import numpy_type
-from ..core.sizes import Size
+from ..core.sizes import Symbol
 from ..core.specialise import sizes_of
 from ..memory.arrays import as_array, contiguous
-from ..support.errors import ValidationError, require
+from ..support.errors import NotSupportedError, ValidationError, require
 from ..support.names import short_repr
 from .convert import FallbackCall
 from .export import OTHER_FORM, check_devices, check_module, export, flatten, names_of
-from .program import ConvertedProgram, ProgramInput, ProgramOutput, convert_program
+from .program import ConvertedProgram, ProgramInput, ProgramOutput, convert_program, written_inputs
 from .sizes import numbers_of
-from .tensors import PARTS, array_of, data_type_of, tensor_of
+from .tensors import PARTS, array_of, data_type_of, overlaps, span_of, tensor_of
 
 WRITTEN = "a buffer that the module writes to"
 """The reason for copying results into buffers and arguments, for the counter of copies."""
@@ -50,7 +51,19 @@ def export_module(
     check_module(module)
     check_devices(dict(module.named_parameters()) | dict(module.named_buffers()))
     program = export(module, args, kwargs, dynamic_shapes)
+    _refuse_written_attributes(program)
     return program, names_of(program, module, args, kwargs, dynamic_shapes)
+
+
+def _refuse_written_attributes(program: Any) -> None:
+    """Raise an error for writes to tensors that are no buffers: `torch.export` has written to them, too, while it traced."""
+    written = written_inputs(program)
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.CONSTANT_TENSOR and spec.arg.name in written:
+            raise NotSupportedError(
+                f"from_torch: the module writes to the tensor {spec.target!r}, which is no buffer, and torch.export has "
+                "written to it while it traced the module; make it a buffer (register_buffer), and load its values again"
+            )
 
 
 class ModuleRunner:
@@ -69,7 +82,7 @@ class ModuleRunner:
         self.program, self.context, self.names = program, context, names
         self.converted: ConvertedProgram = convert_program(program, context, names, fallback=fallback, shares=shares)
         self._targets = frozenset(self.converted.writes.values())
-        self._returns_sizes = any(isinstance(output.value, Size) for output in self.converted.outputs)
+        self._returns_sizes = any(isinstance(output.value, Symbol) for output in self.converted.outputs)
         self._last_shapes: dict[str, tuple[int, ...]] = {}
         """The shapes of the inputs of the last call."""
         self._buffers = {i.name: array_of(i.buffer) for i in self.converted.inputs if i.buffer is not None}
@@ -150,6 +163,13 @@ class ModuleRunner:
             sizes_of(graph.inputs, shapes, "call")
             self._last_shapes = shapes
 
+    def _check_constants(self, target: str, value: Any) -> None:
+        """Require memory of an argument that the module writes to without a parameter or buffer, which are constants."""
+        if isinstance(value, np.ndarray) and overlaps(span_of(value), self.converted.state):
+            raise ValidationError(
+                f"call: the module writes to {target!r}, which shares memory with a parameter or buffer; pass a copy (clone)"
+            )
+
     def _result_sizes(self, leaves: Sequence[Any]) -> dict[str, int]:
         """The size of each name, also of inputs that the graph does not read, if results are sizes."""
         return numbers_of(self.program, leaves, self.names) if self._returns_sizes else {}
@@ -163,6 +183,8 @@ class ModuleRunner:
         arrays = self._memory_of("call", leaves)
         for target in self._targets:
             _check_target(target, arrays)
+            if target not in self._buffers:
+                self._check_constants(target, arrays[target])
         feed = {name: arrays[name] for name in graph.inputs}
         shapes = {name: tuple(value.shape) for name, value in feed.items()}
         self._check_shapes(graph, shapes)
@@ -212,7 +234,7 @@ class ModuleRunner:
         if output.position is not None:
             return leaves[output.position]
         value = output.constant()
-        if isinstance(value, Size):
+        if isinstance(value, Symbol):
             return value.at(sizes)
         if isinstance(value, torch.Tensor):
             return value if kind == "torch" else array_of(value)

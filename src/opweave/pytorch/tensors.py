@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .. import memory
 from ..core.dtypes import DataType, numpy_type
@@ -127,3 +130,44 @@ def tensor_of(array: np.ndarray, dtype: Any) -> Any:
     except TypeError:
         integers = array.view(f"i{array.itemsize}") if array.itemsize > 1 else array.view(np.uint8)
         return torch.from_numpy(integers).view(dtype)
+
+
+Span = tuple[int, int]
+"""The address of the first byte of a tensor, and of the first one behind the tensor; 0 and 0 without elements."""
+
+
+def span_of(value: Any) -> Span:
+    """The memory that a dense tensor or an array spans, with the gaps between its elements."""
+    if isinstance(value, np.ndarray):
+        start, end = np.lib.array_utils.byte_bounds(value)
+        return (start, end) if value.size else (0, 0)
+    if value.layout is not torch.strided or is_traceable_wrapper_subclass(value) or not value.numel():
+        return 0, 0
+    last = sum((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True))
+    start = value.data_ptr()
+    return start, start + (last + 1) * value.element_size()
+
+
+def merge_spans(spans: Iterable[Span]) -> list[Span]:
+    """Spans in order, those that overlap as one.
+
+    >>> merge_spans([(8, 12), (0, 4), (10, 16)])
+    [(0, 4), (8, 16)]
+    """
+    merged: list[Span] = []
+    for start, end in sorted(span for span in spans if span[1]):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def overlaps(span: Span, merged: Sequence[Span]) -> bool:
+    """Whether a span has a byte of one of these, as `merge_spans` has returned them.
+
+    >>> overlaps((4, 8), [(0, 4), (8, 16)]), overlaps((4, 9), [(0, 4), (8, 16)])
+    (False, True)
+    """
+    position = bisect_left(merged, (span[1], 0))  # how many begin before the end of the span
+    return position > 0 and merged[position - 1][1] > span[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,22 @@ def _may_be_view(target: Any) -> bool:
     schema = schema_of(target)
     has_alias = bool(schema.arguments) and schema.arguments[0].alias_info is not None
     return has_alias or schema.name in _UNDECLARED_VIEWS
+
+
+_NORMALISATIONS = frozenset(
+    f"aten::{name}"
+    for name in ("batch_norm", "cudnn_batch_norm", "instance_norm", "miopen_batch_norm", "native_batch_norm")
+)
+"""Operators that write to their running statistics in training, which their schemas do not say."""
+
+
+def writes_statistics(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call updates the running statistics that it gets."""
+    schema = schema_of(target)
+    if schema.name not in _NORMALISATIONS:
+        return False
+    values = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | dict(kwargs)
+    return values["running_mean"] is not None and bool(values.get("training", values.get("use_input_stats")))
 
 
 def bases_of(node: Any) -> list[Any]:

@@ -63,9 +63,6 @@ def batch_norm(
     """Normalise channels by running statistics, or without them by those of the batch."""
     if not training and running_mean is not None and running_var is not None:
         return _normalise(b, input, weight, bias, running_mean, running_var, eps)
-    refuse_if(
-        running_mean is not None, "it is in training mode, and updates its running statistics; call eval() before"
-    )
     return _by_statistics(b, input, weight, bias, [0, *range(2, input.rank)], eps)
 
 
@@ -128,9 +125,6 @@ def _(
         assert running_mean is not None
         assert running_var is not None
         return _normalise(b, input, weight, bias, running_mean, running_var, eps)
-    refuse_if(
-        running_mean is not None, "it is in training mode, and updates its running statistics; call eval() before"
-    )
     return _by_statistics(b, input, weight, bias, list(range(2, input.rank)), eps)
 
 
