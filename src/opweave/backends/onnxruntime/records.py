@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import copysign, inf
 from struct import pack
 from typing import Any
@@ -101,6 +101,11 @@ def external_data(name: str, array: np.ndarray, files: Any) -> dict[str, str]:
     if match is None:
         return {"location": name}
     return {"location": match[0][1:], "offset": str(match[1]), "length": str(array.nbytes)}
+
+
+def external_fields(place: Mapping[str, str]) -> bytes:
+    """Encode the fields of a TensorProto whose data are outside of the model, with these entries of `external_data`."""
+    return b"".join(field(13, field(1, key) + field(2, text)) for key, text in place.items()) + field(14, 1)
 
 
 def packed_bytes(array: np.ndarray) -> bytes:
