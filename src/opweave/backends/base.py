@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..core.graph import Graph, Node
     from ..core.operation import Limits, Op
     from ..expr.kernels import Engine
+    from .exports import Exported
     from .reports import KernelTime
     from .updates import Update
 
@@ -110,8 +111,8 @@ class Runner(ABC):
         """Return key and kind of each file in the cache on disk with code that was compiled for the runner."""
         return ()
 
-    def export(self) -> Iterable[tuple[str, str, bytes | str]]:
-        """Return key, kind and content of compiled parts that no cache has; a text for a content says why there is none."""
+    def exporters(self) -> Iterable[Callable[[], Exported]]:
+        """Return functions that export compiled parts that no cache has. Runners that share a part have the same function."""
         return ()
 
     def is_left(self, nodes: Sequence[Node]) -> bool:

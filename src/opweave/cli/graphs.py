@@ -135,7 +135,7 @@ def compile(
         typer.Option(
             "--layout",
             metavar="LAYOUT",
-            help="plain, or device: also write the models that the engine has compiled, with their weights (OpenVINO).",
+            help="plain, or device: also write what the engine has compiled, with weights in its order.",
         ),
     ] = "plain",
     limit: Bounds = None,

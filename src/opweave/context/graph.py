@@ -211,9 +211,9 @@ class MLGraph:
 
         Args:
             path: the file to write; by convention, its name ends in `.opweave`.
-            layout: "device" also writes the models that an engine has compiled, with the weights in its own order: the file
-                has twice the size. OpenVINO imports them in less time than it compiles. Models that come back with other
-                results are left out; `explain` of the loaded graph says so.
+            layout: "device" also writes the models that OpenVINO has compiled, and the graphs that ONNX Runtime has optimised,
+                with the weights in the engine's order: the file has up to about twice the size, and is loaded in less time.
+                Models that come back with other results are left out; `explain` of the loaded graph says so.
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.

@@ -22,6 +22,7 @@ from .steps import CompiledSegment, Step, title
 
 if TYPE_CHECKING:
     from ..backends import KernelTime, Placement
+    from ..backends.exports import Exported
     from ..core.value_ranges import InputRange
     from ..memory import Plan
     from .layout import Layout
@@ -268,9 +269,9 @@ class Program:
         """Key and kind of the files in the cache on disk with code that was compiled for the program."""
         return {key for step in self.steps if step.part is not None for key in step.part.runner.cache_keys()}
 
-    def export(self) -> list[tuple[str, str, bytes | str]]:
-        """Compiled parts that no cache has, as `Runner.export` returns them."""
-        return [part for step in self.steps if step.part is not None for part in step.part.runner.export()]
+    def exporters(self) -> list[Callable[[], Exported]]:
+        """Functions that export compiled parts that no cache has; see `Runner.exporters`."""
+        return [exporter for step in self.steps if step.part is not None for exporter in step.part.runner.exporters()]
 
     def has_kernels_of(self, other: Program) -> bool:
         """Whether a program that was compiled for the same graph, with other estimates of sizes, has the same kernels."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from threading import RLock
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from ..memory.spaces import Memory, Space
 from ..support.names import count_of
 from ..support.records import record
 from .program import Program
+
+if TYPE_CHECKING:
+    from ..backends.exports import Exported
 
 CONTINUES = "from the device to see whether a loop continues"
 """Reason to read the condition of a loop from a device."""
@@ -109,9 +112,9 @@ class BodyRunner(Runner):
         """Key and kind of what the cache on disk has of the bodies."""
         return {key for program in self.programs for key in program.cache_keys()}
 
-    def export(self) -> Iterable[tuple[str, str, bytes | str]]:
-        """See `Runner.export`."""
-        return [part for program in self.programs for part in program.export()]
+    def exporters(self) -> Iterable[Callable[[], Exported]]:
+        """See `Runner.exporters`."""
+        return [exporter for program in self.programs for exporter in program.exporters()]
 
     def at(self, sizes: Mapping[str, int]) -> BodyRunner:
         """The runner for these sizes."""

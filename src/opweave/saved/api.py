@@ -77,7 +77,9 @@ def writer_of(graph: MLGraph, key: str = "", is_exported: bool = False) -> Conta
         manifest["size_rules"] = encode_rules(rules)
     graphs.finish()
     if is_exported:
-        manifest["left_out"] = add_exported(writer, [part for program in state.programs for part in program.export()])
+        # Programs for several sizes may share a session, which is exported once.
+        exporters = dict.fromkeys(exporter for program in state.programs for exporter in program.exporters())
+        manifest["left_out"] = add_exported(writer, (exporter() for exporter in exporters))
     text = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode()
     writer.add(MANIFEST, "uint8", (len(text),), text)
     add_parts(writer, {key for program in state.programs for key in program.cache_keys()})

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from ..backends.exports import COMPILED, OPTIMISED, REPLACED
 from ..context.graph_state import GraphState
 from ..support import disk_cache
 from ..support.digests import DIGEST_BYTES, blake2b
 from ..support.errors import DataError
 from ..support.names import count_of
 from .container import Container, ContainerWriter
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..backends.exports import Exported
 
 PREFIX = "opweave."
 """Names of sections begin so, unless they are constants."""
@@ -28,9 +35,15 @@ DIGEST, AUTHENTICATION = "opweave.digest", "opweave.authentication"
 NATIVE = ("o", "cubin")
 """Kinds of files in the cache on disk that are native code."""
 
-EXPORTED = ("blob",)
-"""Kinds of parts that engines export, with weights; only `layout="device"` writes them. Engines do not check such parts, so a
-file must be as trusted for them as for native code."""
+EXPORTED = (COMPILED, OPTIMISED, REPLACED)
+"""Kinds of parts that engines export; only `layout="device"` writes them."""
+
+TENSOR = "engine."
+"""Names of sections with weights in the order of an engine's kernels. Like constants, they are mapped, and have no digest:
+who can change a file can change results."""
+
+MAX_GROWTH = 1.2
+"""Largest size of these weights, as a multiple of the file without them."""
 
 
 def add_parts(writer: ContainerWriter, keys: Iterable[tuple[str, str]]) -> None:
@@ -40,15 +53,22 @@ def add_parts(writer: ContainerWriter, keys: Iterable[tuple[str, str]]) -> None:
             writer.add(f"{PART}{key}.{kind}", "uint8", (len(data),), data)
 
 
-def add_exported(writer: ContainerWriter, parts: Iterable[tuple[str, str, bytes | str]]) -> list[str]:
+def add_exported(writer: ContainerWriter, exports: Iterable[Exported]) -> list[str]:
     """Add parts that engines export; return the reasons why some are left out."""
     contents: dict[str, bytes] = {}
+    tensors: dict[str, np.ndarray] = {}
     reasons: list[str] = []
-    for key, kind, content in parts:
-        if isinstance(content, str):
-            reasons.append(content)
-        else:
-            contents[f"{PART}{key}.{kind}"] = content
+    room = MAX_GROWTH * writer.size
+    for export in exports:
+        added = {f"{TENSOR}{name}": array for name, array in export.tensors.items()}
+        if sum(array.nbytes for array in (tensors | added).values()) > room:
+            reasons.append(f"the engine's weights would make the file more than {1 + MAX_GROWTH} times as large")
+            continue
+        tensors |= added
+        contents |= {f"{PART}{key}.{kind}": content for (key, kind), content in export.parts.items()}
+        reasons += [export.reason] if export.reason else []
+    for name, array in tensors.items():
+        writer.add(name, array.dtype.name, array.shape, array)
     for name, content in contents.items():
         writer.add(name, "uint8", (len(content),), content)
     return list(dict.fromkeys(reasons))
@@ -115,6 +135,11 @@ class FileParts:
     def has(self, kind: str) -> bool:
         """Whether there are parts of a kind."""
         return any(name.endswith(f".{kind}") for name in self._parts)
+
+    def tensor(self, name: str) -> np.ndarray | None:
+        """The bytes of weights that belong to a part; see `disk_cache.Layer`."""
+        section = f"{TENSOR}{name}"
+        return self._container.section(section) if section in self._container else None
 
     def describe(self, state: GraphState) -> str:
         """Describe the origin of the graph, and the reason why compiled parts are used or not, for `explain`."""

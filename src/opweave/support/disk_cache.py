@@ -29,6 +29,8 @@ from .tuned import TUNING as TUNING, cache_place
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
+
 MAX_FILE_BYTES = 2**28
 """Maximum size of a file to read; compiled expressions take some kilobytes (`expr.limits.MAX_NODES` bounds them)."""
 
@@ -119,10 +121,19 @@ class Layer(Protocol):
     def has(self, kind: str) -> bool:
         """Whether there are files of a kind."""
 
+    def tensor(self, name: str) -> np.ndarray | None:
+        """The bytes of a tensor that belongs to files, or None."""
+
 
 def has_layers(kind: str) -> bool:
     """Whether a layer has files of a kind."""
     return any((layer := item()) is not None and layer.has(kind) for item in _layers)
+
+
+def tensor(name: str) -> np.ndarray | None:
+    """The bytes of a tensor that a layer has beside its files; None if there is none."""
+    layers = [layer for item in _layers if (layer := item()) is not None]
+    return next((data for layer in layers if (data := layer.tensor(name)) is not None), None)
 
 
 def add_layer(layer: Layer) -> None:

@@ -13,7 +13,8 @@ import opweave as ow
 
 openvino = pytest.importorskip("openvino", reason="needs the extra openvino")
 
-from opweave.backends.openvino import exported  # noqa: E402  (the line above skips the file without the package)
+from opweave.backends.exports import RUNS  # noqa: E402  (the line above skips the file without the package)
+from opweave.backends.openvino import exported  # noqa: E402
 from opweave.saved.container import Container  # noqa: E402
 
 RNG = np.random.default_rng(0)
@@ -83,7 +84,7 @@ def test_load_imports_what_was_compiled(calls: list[str], tmp_path: Path) -> Non
 
 CHANGES: dict[str, Callable[[Path, pytest.MonkeyPatch], None]] = {
     "version": lambda path, patch: patch.setattr("opweave.backends.openvino.devices.version", lambda: "1999.1"),
-    "processor": lambda path, patch: patch.setattr(exported, "_machine", lambda: "another processor"),
+    "processor": lambda path, patch: patch.setattr(exported, "machine", lambda: "another processor"),
     "rules": lambda path, patch: patch.setattr(exported, "_code", lambda: "other rules"),
 }
 
@@ -155,7 +156,7 @@ def test_save_leaves_out_recurrent_networks(calls: list[str], tmp_path: Path) ->
     np.testing.assert_array_equal(CONTEXT.compute(again, feed)["y"], CONTEXT.compute(graph, feed)["y"])
 
 
-@pytest.mark.parametrize("run", range(exported.RUNS))
+@pytest.mark.parametrize("run", range(RUNS))
 def test_save_leaves_out_models_that_differ_in_a_run(run: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that overwrites a constant is wrong from the second run on."""
     own = exported._import

@@ -215,12 +215,12 @@ class OnnxRuntime(Backend):
 
         # Providers of accelerators may require static shapes.
         any_size = self.plugin is None and not graph.has_names and packs_weights(graph)
-        model = self.emit_graph(graph, any_size)
+        emit = bind_scope(partial(self.emit_graph, graph, any_size))
         settings = SessionSettings(
             power_preference, spinning, self.threads, self.precision, self.plugin, self.has_arena
         )
         again = bind_scope(partial(self._compile, graph, power_preference, spinning, measures=True))
-        return compile(graph, model, settings, again, measures)
+        return compile(graph, emit, settings, again, measures)
 
     def compile_model(self, source: ModelSource, power_preference: PowerPreference) -> Any:
         if self.plugin is not None:

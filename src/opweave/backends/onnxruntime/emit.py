@@ -30,6 +30,7 @@ from .records import (
     Subgraph,
     attribute,
     external_data,
+    external_fields,
     field,
     opset_of,
     packed_bytes,
@@ -166,6 +167,12 @@ class Emitter:
     kernel_constants: set[str]
     """Large constants of the finished model that kernels alone read, and not the engine's optimiser."""
 
+    external: dict[str, np.ndarray]
+    """Large constants of the finished model, which are outside of it."""
+
+    structure: bytes
+    """The finished model, without the contents and places of large constants."""
+
     unrounded: set[Node]
     """Nodes with a float16 result that another node reads in float32, before it is rounded."""
 
@@ -192,6 +199,8 @@ class Emitter:
         self.constants: dict[str, np.ndarray] = {}
         self.disabled_optimizers: set[str] = set()
         self.kernel_constants: set[str] = set()
+        self.external: dict[str, np.ndarray] = {}
+        self.structure = b""
         self.sizes: dict[str, int] = {}
         self.written: dict[Node, list[tuple[str, str]]] = {}
         self._inline: set[str] = set()
@@ -567,31 +576,32 @@ class Emitter:
         by_reference: dict[str, np.ndarray] = {}
         hidden = self._read_by_kernels_only(nodes) if hides_constants and os.name == "posix" else set()
         files = memory.mapped_files(array for name, array in constants.items() if name not in self._inline)
+        declared, placed = bytearray(), bytearray()
         for name, array in constants.items():
             proto = _initializer(name, array)
             if name in self._inline:
-                proto += field(9, packed_bytes(array))
-            else:
-                place = external_data(name, array, files)
-                if "offset" not in place:
-                    by_reference[name] = array
-                    if name in hidden:
-                        self.kernel_constants.add(name)
-                        place = {"location": EMPTY_FILE[1:]}
-                proto += b"".join(field(13, field(1, key) + field(2, text)) for key, text in place.items()) + field(
-                    14, 1
-                )
-            body += field(5, proto)
+                body += field(5, proto + field(9, packed_bytes(array)))
+                continue
+            self.external[name] = array
+            declared += proto
+            place = external_data(name, array, files)
+            if "offset" not in place:
+                by_reference[name] = array
+                if name in hidden:
+                    self.kernel_constants.add(name)
+                    place = {"location": EMPTY_FILE[1:]}
+            placed += field(5, proto + external_fields(place))
         body += field(2, "opweave") + b"".join(field(11, info) for info in self._inputs)
         for name, (_, desc) in outputs.items():
             dims = self._dims(desc.shape)
             if not self.portable:
                 dims = [None if self.any_size or isinstance(size, str) else size for size in dims]
             body += field(12, value_info(name, desc.data_type, dims))
-        model = field(1, IR_VERSION) + field(2, "opweave") + field(7, bytes(body))
         opsets = field(8, field(1, "") + field(2, opset_of([*nodes, *self.body_nodes]))) + field(
             8, field(1, MICROSOFT) + field(2, 1)
         )
+        self.structure = bytes(body + declared) + opsets
+        model = field(1, IR_VERSION) + field(2, "opweave") + field(7, bytes(body + placed))
         return model + opsets, by_reference
 
     def _read_by_kernels_only(self, nodes: Sequence[OnnxNode]) -> set[str]:

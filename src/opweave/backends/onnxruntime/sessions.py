@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -12,11 +13,14 @@ from onnxruntime.capi import onnxruntime_pybind11_state as engine
 
 from ...composites import is_composite
 from ...core.graph import Graph, Node
+from ...core.guards import guarded_sizes
 from ...core.sizes import Size
 from ...memory import is_same, trim
+from ...support import disk_cache
 from ...support.errors import OperationError
 from ...support.records import record
 from .. import KEEPS_FLOAT32, How, Measured, PowerPreference, Precision, Returning, Runner, Spinning, Update
+from ..exports import OPTIMISED, Exported
 from .in_place import count_copies, updates_of, wrap_to_count
 from .native import CPU, ENGINE_ERRORS as ENGINE_ERRORS, NativeSession, engine_call
 from .options import (
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from onnxruntime import SessionOptions
 
     from .emit import EmittedGraph, Emitter
+    from .optimised import Optimised
     from .plugins import Plugin
 
 _to_engine = engine.OrtValue.ortvalue_from_numpy
@@ -63,29 +68,26 @@ class SessionSettings:
 
 
 def compile(
-    graph: Graph, model: EmittedGraph, settings: SessionSettings, again: Callable[[], Any], measures: bool = False
+    graph: Graph,
+    emit: Callable[[], EmittedGraph],
+    settings: SessionSettings,
+    again: Callable[[], Any],
+    measures: bool = False,
 ) -> OrtSession:
     """Compile an emitted graph into a session, a `MeasuredOrtSession` if `measures`; `again` compiles such a one."""
     plugin, precision = settings.plugin, settings.precision
-    ctx, emitted, done = model
+    ctx, emitted, done = emit()
     # Plug-ins read all constants, and measurements write the optimised model with them.
     proto, weights = ctx.finish(emitted, hides_constants=plugin is None and not measures)
-    options = session_options(
-        settings.power_preference,
-        settings.spinning,
-        settings.threads,
-        precision,
-        quantised=any(is_quantised(node.op_type) for node in (*ctx.nodes, *ctx.body_nodes)),
-        has_arena=settings.has_arena,
-    )
+    threads = pool_threads(settings.threads) if gains_from_threads(graph) else 0
+    is_integer = any(is_quantised(node.op_type) for node in (*ctx.nodes, *ctx.body_nodes))
+    new_options = partial(_options, settings, is_integer, bool(threads))
+    options = new_options()
     if plugin is not None:
         try:
             plugin.add_to(options, precision)
         except ENGINE_ERRORS as error:
             raise OperationError(f"{plugin.provider} does not take its options: {error}") from error
-    threads = pool_threads(settings.threads) if gains_from_threads(graph) else 0
-    if not threads:
-        options.intra_op_num_threads = 1
     recording = None
     if measures:
         import onnx
@@ -94,13 +96,23 @@ def compile(
 
         written = onnx.ModelProto.FromString(proto).graph
         recording = KernelRecording(options, written, lambda name: ctx.labels.get(name, ""), is_readable=plugin is None)
+    key, stored = "", None
+    if plugin is None and not measures and disk_cache.has_layers(OPTIMISED):
+        from . import optimised
+
+        key, stored = optimised.find(optimised.key_of(ctx, options, precision), ctx.constants)
+
+    def load() -> Loaded:
+        if stored is not None and (loaded := _load_optimised(stored, weights, new_options())) is not None:
+            return loaded
+        return _load(proto, weights, ctx, options, plugin)
+
     if ctx.any_size and not measures:
         from dataclasses import replace
 
-        key = proto, replace(settings, threads=options.intra_op_num_threads)
-        loaded = _share(key, weights, lambda: _load(proto, weights, ctx, options))
+        loaded = _share((proto, replace(settings, threads=options.intra_op_num_threads)), weights, load)
     else:
-        loaded = _load(proto, weights, ctx, options, plugin)
+        loaded = load()
     updates = updates_of(ctx, emitted, graph)
     may_round = plugin is None and precision != "ieee"
     rounded = [node for node in graph.nodes if may_round and rounds_input(node)]
@@ -115,7 +127,32 @@ def compile(
         from .provider_session import ProviderSession
 
         return ProviderSession(plugin.provider, ctx.written, *arguments)
-    return OrtSession(*arguments)
+    session = OrtSession(*arguments)
+    session.key = key
+    # With a copy, since a cycle of references would keep the weights until Python looks for cycles.
+    plain = copy(session)
+    session.exporter = partial(_export, graph, emit, new_options, precision, dict(guarded_sizes()), plain, plain.on)
+    return session
+
+
+def _options(settings: SessionSettings, quantised: bool, has_threads: bool) -> SessionOptions:
+    options = session_options(
+        settings.power_preference,
+        settings.spinning,
+        settings.threads,
+        settings.precision,
+        quantised=quantised,
+        has_arena=settings.has_arena,
+    )
+    if not has_threads:
+        options.intra_op_num_threads = 1
+    return options
+
+
+def _export(*arguments: Any) -> Exported:
+    from .optimised import export
+
+    return export(*arguments)
 
 
 def packs_weights(graph: Graph) -> bool:
@@ -174,6 +211,17 @@ def _load(
     return Loaded(session, weights, values)
 
 
+def _load_optimised(graph: Optimised, weights: Mapping[str, np.ndarray], options: SessionOptions) -> Loaded | None:
+    """Load the optimised graph of a file; None if the engine refuses the graph: another build has written it."""
+    from .optimised import load
+
+    try:
+        session, values = load(graph, options)
+    except ENGINE_ERRORS:
+        return None
+    return Loaded(session, weights, values)
+
+
 def gains_from_threads(graph: Graph) -> bool:
     operands = (operand for node in graph.nodes for operand in (*node.operands, *node.outputs))
     return any(is_large(operand.desc.element_count) for operand in operands)
@@ -208,7 +256,7 @@ class OrtSession(Runner):
         notes: Mapping[Node, str],
     ) -> None:
         self._notes = notes
-        self._loaded, self._session, self._native = loaded, loaded.session, loaded.session.native
+        self.use(loaded)
         self._again, self.threads, self.updates = again, threads, updates
         self.parameters = parameters
         self.takes_all_sizes = all(isinstance(value, np.ndarray) for value in parameters.values())
@@ -217,6 +265,27 @@ class OrtSession(Runner):
         ends = (*self._native.inputs_meta, *self._native.outputs_meta)
         self.is_plain = all(end.type in PLAIN_TYPES for end in ends)
         self._done = done
+
+    key = ""
+    """The key by which files of saved graphs may have the optimised graph; empty if none was looked for."""
+
+    exporter: Callable[[], Exported] | None = None
+    """Exports the optimised graph; None if the engine cannot write it."""
+
+    def cache_keys(self) -> Iterable[tuple[str, str]]:
+        return [(self.key, OPTIMISED)] if self.key else []
+
+    def exporters(self) -> Iterable[Callable[[], Exported]]:
+        return [] if self.exporter is None else [self.exporter]
+
+    def on(self, session: NativeSession, weights: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> OrtSession:
+        """The same graph on another session of the engine, with what `Loaded` keeps."""
+        return copy(self).use(Loaded(session, weights, values))
+
+    def use(self, loaded: Loaded) -> OrtSession:
+        """Run this session of the engine."""
+        self._loaded, self._session, self._native = loaded, loaded.session, loaded.session.native
+        return self
 
     def at(self, sizes: Mapping[str, int]) -> OrtSession:
         """The same session, with the parameters for these sizes."""

@@ -7,7 +7,6 @@ all that the model is made from: the graph with the contents of its constants, t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -22,33 +21,25 @@ from ...core.graph_digest import digest_graph
 from ...ops import recurrent
 from ...support import disk_cache
 from ...support.digests import digest
-from ...support.processors import processor_lines, processor_name, processors
+from ...support.processors import processors
 from .. import How
+from ..exports import COMPILED, RUNS, Exported, machine, pack, random_inputs, unpack
 from . import devices
 
 if TYPE_CHECKING:
     from .backend import OpenVino
 
-KIND = "blob"
-"""Kind of a compiled model among the parts of a file."""
-
-RUNS = 3
-"""Runs that an imported model is compared in: the engine may overwrite in the first one what it computed while loading."""
-
 RECURRENT = (recurrent.gru, recurrent.lstm)
 """Version 2026.4.1 exports constant weights of a GRU in the order of its kernels, and reorders them again at the import."""
-
-HEADER_BYTES = 8
 
 
 def imported(key: str) -> tuple[Any, list[How], Mapping[str, Any], np.ndarray] | None:
     """The compiled model of a key, how its nodes run, its options, and the memory that it reads; None if no file has it."""
-    data = disk_cache.load(key, KIND)
+    data = disk_cache.load(key, COMPILED)
     if data is None:
         return None
-    length = int.from_bytes(data[:HEADER_BYTES], "little")
-    header = json.loads(data[HEADER_BYTES : HEADER_BYTES + length])
-    content = np.frombuffer(data, np.uint8, offset=HEADER_BYTES + length)
+    header, model = unpack(data)
+    content = np.frombuffer(model, np.uint8)
     try:
         compiled = _import(content, header["options"])
     except RuntimeError:  # another build of the engine with the same version has exported it
@@ -56,20 +47,24 @@ def imported(key: str) -> tuple[Any, list[How], Mapping[str, Any], np.ndarray] |
     return compiled, header["done"], header["options"], content
 
 
-def export(compiled: Any, graph: Graph, done: Mapping[Node, How], options: Mapping[str, Any]) -> bytes | str:
-    """The content of a file with a compiled model, or the reason why there is none."""
+def export(
+    backend: OpenVino, graph: Graph, compiled: Any, done: Mapping[Node, How], options: Mapping[str, Any]
+) -> Exported:
+    """The compiled model of a graph."""
+    if not is_exportable(backend, graph):
+        return Exported(reason="a rule or an attribute of a user has no name in a file")
     for node in graph.nodes:
         if node.op in RECURRENT or is_composite(node.op, "rnn"):
-            return f"{node.title}: OpenVINO may import a recurrent network with wrong weights"
+            return Exported(reason=f"{node.title}: OpenVINO may import a recurrent network with wrong weights")
     try:
         model = compiled.export_model()
         content = model if isinstance(model, bytes) else model.getvalue()
         if not _gives_the_same(compiled, _import(np.frombuffer(content, np.uint8), options)):
-            return "OpenVINO imports the model with other results"
+            return Exported(reason="OpenVINO imports the model with other results")
     except RuntimeError as error:
-        return f"OpenVINO does not export the model: {error}"
-    header = json.dumps({"done": [done[node] for node in graph.nodes], "options": dict(options)}).encode()
-    return len(header).to_bytes(HEADER_BYTES, "little") + header + content
+        return Exported(reason=f"OpenVINO does not export the model: {error}")
+    header = {"done": [done[node] for node in graph.nodes], "options": dict(options)}
+    return Exported({(key_of(backend, graph), COMPILED): pack(header, content)})
 
 
 def _import(content: np.ndarray, options: Mapping[str, Any]) -> Any:
@@ -78,16 +73,10 @@ def _import(content: np.ndarray, options: Mapping[str, Any]) -> Any:
 
 def _gives_the_same(compiled: Any, other: Any) -> bool:
     """Whether another model computes the same bits from random inputs, in each of several runs of one request."""
-    generator = np.random.default_rng(0)
     requests = [model.create_infer_request() for model in (compiled, other)]
+    types = [(port.get_element_type().to_dtype(), tuple(port.get_shape())) for port in compiled.inputs]
     for run in range(RUNS):
-        inputs = []
-        for port in compiled.inputs:
-            shape, data_type = tuple(port.get_shape()), port.get_element_type().to_dtype()
-            if data_type.kind == "f":
-                inputs.append((generator.normal(size=shape) * 4.0**run / 4).astype(data_type))
-            else:  # they may be indices
-                inputs.append(generator.integers(0, 2, shape).astype(data_type))
+        inputs = random_inputs(types, run)
         results = [[array.tobytes() for array in request.infer(inputs).values()] for request in requests]
         if results[0] != results[1]:
             return False
@@ -116,7 +105,7 @@ def key_of(backend: OpenVino, graph: Graph) -> str:
     contents = digest_graph(graph, lambda operand: _digest(operand.value))
     inputs = [(name, str(operand.desc)) for name, operand in graph.inputs.items()]
     threads = processors() if backend.threads is None else backend.threads
-    words = contents, inputs, backend.precision, threads, _machine(), __version__, devices.version(), _code()
+    words = contents, inputs, backend.precision, threads, machine(), __version__, devices.version(), _code()
     return digest(repr(words).encode()).hexdigest()
 
 
@@ -125,11 +114,6 @@ def _digest(array: np.ndarray) -> bytes:
     from hashlib import sha256
 
     return sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
-
-
-@cache
-def _machine() -> str:
-    return f"{processor_name()} {next(processor_lines('flags'), '')}"
 
 
 @cache

@@ -14,6 +14,7 @@ from ...support import disk_cache
 from ...support.errors import OperationError
 from ...support.processors import processors
 from .. import How, Measured, Precision, Runner
+from ..exports import COMPILED, Exported
 from . import devices, exported
 from .emit import Emitter, tensor
 
@@ -35,7 +36,7 @@ HINTS: dict[Precision, str] = {"float32": "f32", "ieee": "f32", "bfloat16": "bf1
 
 def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = False) -> OpenVinoSession:
     engine, key = devices.engine(), ""
-    if device == "cpu" and not is_measured and disk_cache.has_layers(exported.KIND):
+    if device == "cpu" and not is_measured and disk_cache.has_layers(COMPILED):
         if exported.is_exportable(backend, graph):
             key = exported.key_of(backend, graph)
         if key and (session := _import_session(backend, graph, key)) is not None:
@@ -60,7 +61,7 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
     session.threads = 0 if options.get("NUM_STREAMS") == 0 else SESSION_THREADS
     session.key = key
     if device == "cpu" and not is_measured:
-        session.exporting = partial(_export, backend, graph, compiled, done, options)
+        session.exporter = partial(exported.export, backend, graph, compiled, done, options)
     return session
 
 
@@ -74,15 +75,6 @@ def _import_session(backend: OpenVino, graph: Graph, key: str) -> OpenVinoSessio
     session.threads = 0 if options.get("NUM_STREAMS") == 0 else SESSION_THREADS
     session.key = key
     return session
-
-
-def _export(
-    backend: OpenVino, graph: Graph, compiled: Any, done: Mapping[Node, How], options: Mapping[str, Any]
-) -> tuple[str, bytes | str]:
-    """Key and content of a compiled model for a saved graph, or the reason why there is none."""
-    if not exported.is_exportable(backend, graph):
-        return "", "a rule or an attribute of a user has no name in a file"
-    return exported.key_of(backend, graph), exported.export(compiled, graph, done, options)
 
 
 def _options(backend: OpenVino, graph: Graph, device: str, multiplies_bytes: bool) -> dict[str, Any]:
@@ -128,20 +120,20 @@ class OpenVinoSession(Runner):
     key = ""
     """The key by which files of saved graphs may have the compiled model; empty if none was looked for."""
 
-    exporting: Callable[[], tuple[str, bytes | str]] | None = None
+    exporter: Callable[[], Exported] | None = None
     """Exports the compiled model; None if it was imported."""
 
     def cache_keys(self) -> Iterable[tuple[str, str]]:
         """Key and kind of the part of a saved graph that is needed."""
-        return [(self.key, exported.KIND)] if self.key else []
+        return [(self.key, COMPILED)] if self.key else []
 
-    def export(self) -> Iterable[tuple[str, str, bytes | str]]:
-        """The compiled model, for a saved graph."""
-        if self.exporting is not None:
-            key, content = self.exporting()
-            return [(key, exported.KIND, content)]
-        data = disk_cache.load(self.key, exported.KIND) if self.key else None
-        return [] if data is None else [(self.key, exported.KIND, data)]
+    def exporters(self) -> Iterable[Callable[[], Exported]]:
+        return [self._imported if self.exporter is None else self.exporter]
+
+    def _imported(self) -> Exported:
+        """The compiled model as a file had it."""
+        data = disk_cache.load(self.key, COMPILED) if self.key else None
+        return Exported() if data is None else Exported({(self.key, COMPILED): data})
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> Callable[[], None]:
         request = self._compiled.create_infer_request()

@@ -1,0 +1,72 @@
+"""Parts of saved graphs that engines have made: their form, and the check that they compute what the engine computes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..support.processors import processor_lines, processor_name
+from ..support.records import field, record
+
+COMPILED, OPTIMISED, REPLACED = "blob", "optimised", "replaced"
+"""Kinds of parts: a model that OpenVINO has compiled; a graph that ONNX Runtime has optimised, and the names of the constants
+that ONNX Runtime replaced in it. Engines do not check such parts, so a file must be as trusted for them as for native code."""
+
+RUNS = 3
+"""Runs that an exported part is compared in: an engine may overwrite in the first one what it computed while loading."""
+
+HEADER_BYTES = 8
+
+
+@record
+class Exported:
+    """Compiled parts of a runner for a saved graph, or the reason why there are none.
+
+    Attributes:
+        parts: contents by key and kind.
+        tensors: weights in the order of the engine's kernels, by name. Files map them, and do not check their contents.
+        reason: empty if there are parts.
+    """
+
+    parts: Mapping[tuple[str, str], bytes] = field(default_factory=dict)
+    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    reason: str = ""
+
+
+def pack(header: Mapping[str, Any], content: bytes) -> bytes:
+    """The content of a part with a header; `unpack` returns both."""
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(HEADER_BYTES, "little") + text + content
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], memoryview]:
+    """The header and the content of a part.
+
+    >>> header, content = unpack(pack({"threads": 2}, b"model"))
+    >>> header, bytes(content)
+    ({'threads': 2}, b'model')
+    """
+    end = HEADER_BYTES + int.from_bytes(data[:HEADER_BYTES], "little")
+    return json.loads(data[HEADER_BYTES:end]), memoryview(data)[end:]
+
+
+def random_inputs(types: Iterable[tuple[np.dtype[Any], Sequence[int]]], run: int) -> list[np.ndarray]:
+    """Inputs of these data types and shapes for one of `RUNS` comparisons."""
+    generator = np.random.default_rng(run)
+    inputs = []
+    for data_type, shape in types:
+        if "float" in data_type.name:
+            inputs.append(np.asarray(generator.normal(size=shape) * 4.0**run / 4).astype(data_type))
+        else:  # they may be indices
+            inputs.append(np.asarray(generator.integers(0, 2, shape)).astype(data_type))
+    return inputs
+
+
+@cache
+def machine() -> str:
+    """The processor and its instructions."""
+    return f"{processor_name()} {next(processor_lines('flags'), '')}"
