@@ -30,11 +30,12 @@ from opweave.composites import (
 )
 from opweave.context.dynamic_graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.context.graph import program_of, state_of
-from opweave.core import size_bounds, size_calls, sizes as sizes_module
+from opweave.core import size_bounds, size_calls, size_evaluation
 from opweave.core.formula_limits import MAX_DEPTH, LongFormulaError
 from opweave.core.graph import Graph
 from opweave.core.guards import Guards, explore
 from opweave.core.size_bounds import lower_bound
+from opweave.core.size_evaluation import COMPILED_AT, SizesOfCall, _sum_at, function_of, source_of
 from opweave.core.size_functions import (
     choose,
     floored_remainder,
@@ -45,23 +46,10 @@ from opweave.core.size_functions import (
     truncated_quotient,
     truncated_remainder,
 )
+from opweave.core.size_scope import answer_for_all
+from opweave.core.size_terms import interval, linear_interval
 from opweave.core.size_values import at
-from opweave.core.sizes import (
-    COMPILED_AT,
-    Size,
-    SizesOfCall,
-    _sum_at,
-    answer_for_all,
-    call_of,
-    function_of,
-    interval,
-    is_same_size,
-    is_unknown,
-    linear_interval,
-    size_of,
-    source_of,
-    unknown_size,
-)
+from opweave.core.sizes import Size, call_of, is_same_size, is_unknown, size_of, unknown_size
 from opweave.ops import Operations
 from opweave.run.program import Program
 from opweave.support.errors import require
@@ -271,11 +259,13 @@ def test_a_call_compiles_one_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     formulas: list[Any] = [(Size("one formula a call") + k) // 2 for k in range(3)]
     compiled: list[Any] = []
 
-    def source(size: Any) -> str:
-        compiled.extend(str(formula) for formula in formulas if str(formula) == str(size))
-        return source_of(size)
+    source_of_terms = size_evaluation._source_of_terms
 
-    monkeypatch.setattr(sizes_module, "source_of", source)
+    def source(terms: Any) -> str:
+        compiled.extend(formula for formula in formulas if formula.terms == terms)
+        return source_of_terms(terms)
+
+    monkeypatch.setattr(size_evaluation, "_source_of_terms", source)
     for number in range(COMPILED_AT + 4):
         sizes = _of_call(**{"one formula a call": number})
         assert [formula.at(sizes) for formula in formulas] == [(number + k) // 2 for k in range(3)]

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 from ..core.graph import Desc, Graph, Node, Operand, add_like, map_operands
 from ..core.operation import call_with
-from ..core.sizes import is_same_shape, is_static, may_equal_shape
+from ..core.size_possibilities import may_equal_shape
+from ..core.sizes import is_same_shape, is_static
 from ..ops.recorder import Recorder
 from ..support.errors import NotSupportedError, OperationError, ValidationError
 

@@ -16,7 +16,9 @@ from ..core.conversion import Unconverted as Unconverted
 from ..core.dtypes import ANY
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
-from ..core.sizes import Size, UnknownSizeError, may_equal_shape
+from ..core.size_possibilities import may_equal_shape
+from ..core.size_scope import UnknownSizeError
+from ..core.sizes import Size
 from ..custom.recurrence import unroll_steps
 from ..expr.recurrence import Along
 from ..ops.constants import constant

@@ -11,7 +11,8 @@ from .. import expr
 from ..core.dtypes import FLOATS
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits
-from ..core.sizes import Size, may_equal
+from ..core.size_possibilities import may_equal
+from ..core.sizes import Size
 from ..expr.array import Traced, as_array
 from ..ops.constants import constant
 from ..support.errors import require

@@ -11,7 +11,7 @@ from ..core.dtypes import DataType
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N
 from ..core.shapes import broadcast, broadcasts_to
-from ..core.sizes import may_equal
+from ..core.size_possibilities import may_equal
 from ..ops.constants import constant
 from ..ops.convolution import conv2d
 from ..support.errors import require

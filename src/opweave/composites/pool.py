@@ -10,7 +10,7 @@ from ..core.dtypes import ANY, FLOATS, INFO, DataType
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits
 from ..core.shapes import Window, check_positive, check_window, conv_size
-from ..core.sizes import may_be_one_of
+from ..core.size_possibilities import may_be_one_of
 from ..core.value_ranges import ValueRange
 from ..expr import Traced, arg_max_over, cast, clamp, compute, max as maximum, min as minimum, store, where
 from ..expr.ir import storage

@@ -12,8 +12,9 @@ from ..core.dtypes import FLOATS, INDICES, INFO, DataType
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
 from ..core.shapes import blockwise_broadcasts_to
+from ..core.size_possibilities import may_equal
 from ..core.size_values import values_in_scope
-from ..core.sizes import is_same_size, is_static, may_equal
+from ..core.sizes import is_same_size, is_static
 from ..ops.constants import constant
 from ..ops.reduction import narrow, widen
 from ..support.errors import require

@@ -12,7 +12,8 @@ from ..core.dtypes import INFO
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N
 from ..core.shapes import broadcast, broadcasts_to, reduced_shape
-from ..core.sizes import is_static, may_equal
+from ..core.size_possibilities import may_equal
+from ..core.sizes import is_static
 from ..ops.constants import constant
 from ..support.errors import require
 from .declare import declare

@@ -12,7 +12,8 @@ from .. import expr
 from ..core.dtypes import FLOATS
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits
-from ..core.sizes import Size, is_static, may_equal
+from ..core.size_possibilities import may_equal
+from ..core.sizes import Size, is_static
 from ..expr.array import Traced, as_array
 from ..support.errors import require
 from .declare import declare

@@ -14,7 +14,8 @@ from . import dtypes
 from .dtypes import ANY, INFO, DataType
 from .graph import Desc, Operand
 from .shapes import tuple_of
-from .sizes import Size, interval
+from .size_terms import interval
+from .sizes import Size
 
 Number: TypeAlias = int | float
 """`MLNumber`: an integer of any size or a float, NaN and infinities included."""

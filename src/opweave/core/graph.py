@@ -18,7 +18,9 @@ from . import dtypes
 from .desc import MAX_DIMENSION as MAX_DIMENSION, MAX_RANK as MAX_RANK, Desc as Desc
 from .operators import Operators
 from .questions import READ, Questionable
-from .sizes import Size, interval, is_static, may_equal_shape
+from .size_possibilities import may_equal_shape
+from .size_terms import interval
+from .sizes import Size, is_static
 
 if TYPE_CHECKING:
     from .dtypes import DataType

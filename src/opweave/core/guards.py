@@ -15,18 +15,9 @@ from typing import Any, TypeVar
 
 from ..support.errors import ValidationError, caller_line
 from .formula_limits import LongFormulaError
-from .sizes import (
-    Condition,
-    Dimension,
-    Size,
-    SizeScope,
-    UnknownSizeError,
-    current_scope,
-    decide_without_scope,
-    is_multiple,
-    refuse,
-    variables_of,
-)
+from .size_scope import Condition, SizeScope, UnknownSizeError, current_scope, decide_without_scope, refuse
+from .size_terms import variables_of
+from .sizes import Dimension, Size, is_multiple
 
 T = TypeVar("T")
 

@@ -18,8 +18,9 @@ from .graph import MAX_DIMENSION, Desc, Graph, Node, Operand, iter_operands, map
 from .guards import explore, without_deciding
 from .operation import call_with, descs_of
 from .reals import formula_without_value
+from .size_scope import UnknownSizeError, current_scope
 from .size_values import at, sizes_in, values_at, variables_in
-from .sizes import Dimension, Size, UnknownSizeError, current_scope, unknown_size
+from .sizes import Dimension, Size, unknown_size
 
 Results: TypeAlias = "Desc | Sequence[Desc]"
 Evaluate: TypeAlias = Callable[[Mapping[str, Any], dict[str, Any]], tuple[dict[str, Any], Results]]

@@ -39,7 +39,8 @@ from . import dtypes
 from .conversion import ANY_DATA_TYPE, DATA_TYPE, Converter, converter
 from .dtypes import ANY, DataType
 from .graph import MAX_RANK, Builder, Desc, Operand, check_desc, title
-from .sizes import Symbol, UnknownSizeError, current_scope, is_static
+from .size_scope import UnknownSizeError, current_scope
+from .sizes import Symbol, is_static
 from .value_ranges import ValueRange
 
 P = ParamSpec("P")

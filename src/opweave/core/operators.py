@@ -12,7 +12,8 @@ from ..support.names import listing, short_repr
 from .desc import Described
 from .questions import is_value
 from .size_functions import larger, smaller
-from .sizes import Size, Symbol, interval
+from .size_terms import interval
+from .sizes import Size, Symbol
 
 if TYPE_CHECKING:
     from ..ops.signatures import ArrayMethods

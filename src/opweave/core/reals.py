@@ -11,8 +11,10 @@ from ..support import lazy_imports
 from ..support.errors import ValidationError
 from ..support.names import short_repr
 from .formula_limits import check_characters, check_count, check_depth, check_integers
+from .size_scope import Question, current_scope, decide_without_scope
+from .size_terms import characters_of, count_of, depth_of
 from .size_values import sizes_in, values_at, values_in_scope
-from .sizes import Question, Size, Symbol, characters_of, count_of, current_scope, decide_without_scope, depth_of
+from .sizes import Size, Symbol
 
 Formula: TypeAlias = "tuple[Any, ...] | float | Size"
 """A number, a size, or the name of a function and its arguments, which are formulas."""
@@ -243,18 +245,18 @@ def _item(value: Any) -> Any:
 
 
 @lazy_imports.compute_real.provide
-def compute_real(name: str, left: Any, right: Any) -> Any:
-    """Apply an infix operator to a size, or a real number computed from sizes, and another value, in any order.
+def compute_real(name: str, *operands: Any) -> Any:
+    """Apply a function of `FUNCTIONS` to sizes, real numbers computed from sizes, and other values.
 
     The result is a formula for numbers, and a NumPy array for an array, which asks for the number. For other values it is
     `NotImplemented`: operands of graphs have reflected operators that take formulas.
     """
-    if not (_is_number(left) and _is_number(right)):
+    if not all(map(_is_number, operands)):
         return NotImplemented
-    left, right = _item(left), _item(right)
-    if _is_numpy(left) or _is_numpy(right):
-        return FUNCTIONS[name](*(value.number() if isinstance(value, Symbol) else value for value in (left, right)))
-    return RealSize(name, left, right)
+    items = [*map(_item, operands)]
+    if any(map(_is_numpy, items)):
+        return FUNCTIONS[name](*(item.number() if isinstance(item, Symbol) else item for item in items))
+    return RealSize(name, *items)
 
 
 def _add_operators() -> None:

@@ -11,7 +11,8 @@ from ..support.names import short_repr
 from ..support.records import record
 from .desc import MAX_DIMENSION as MAX_DIMENSION
 from .size_functions import broadcast_size, choose, floored_remainder, is_equal
-from .sizes import Dimension, Size, is_same_size, is_static, may_equal, may_stretch
+from .size_possibilities import may_equal, may_stretch
+from .sizes import Dimension, Size, is_same_size, is_static
 
 MAX_VALUES = 2**20
 """Maximum length of a list argument, far longer than any list of axes."""

@@ -1,4 +1,4 @@
-"""Bounds of extents. Loops have extents of at least 1, so names are at least 1 here; `sizes.interval` takes names from 0."""
+"""Bounds of extents. Loops have extents of at least 1, so names are at least 1 here; `size_terms` takes names from 0."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from math import inf, prod
 from typing import TypeAlias
 
 from .size_calls import divide_bound
+from .size_terms import MAX_INTERVALS, Factor, Term, order_of
 from .size_values import variables_in
-from .sizes import MAX_INTERVALS, Dimension, Factor, Term, order_of
+from .sizes import Dimension
 
 MAX_EXPANDED = 1000
 """Maximum number of terms of an expanded product: that of k names has 2**k terms."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from .size_calls import quotient_of_numbers, remainder_of_numbers
-from .sizes import Dimension, Size, answer_for_all, call_of, divide, interval, is_same_size, linear_interval
+from .size_scope import answer_for_all
+from .size_terms import interval, linear_interval
+from .sizes import Dimension, Size, call_of, divide, is_same_size
 
 
 def broadcast_size(*sizes: Any) -> Any:

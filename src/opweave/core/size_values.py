@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .size_calls import add, multiply
-from .sizes import Dimension, Factor, Size, SizesOfCall, call_of, variables_of
+from .size_evaluation import SizesOfCall
+from .size_terms import Factor, variables_of
+from .sizes import Dimension, Size, call_of
 
 
 class HasSizes(ABC):

@@ -11,8 +11,9 @@ from .operation import descs_of
 from .reals import evaluate, formula_without_value, formulas_in
 from .shapes import Shape
 from .size_calls import UnknownName
+from .size_evaluation import SizesOfCall, function_of, source_of
 from .size_values import at, sizes_in, values_at, variables_in
-from .sizes import Size, SizesOfCall, function_of, is_static, source_of, unknown_name
+from .sizes import Size, is_static, unknown_name
 
 
 def sizes_of(descs: Mapping[str, Desc], shapes: Mapping[str, Shape], subject: str) -> dict[str, int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..core.graph import Desc
+from ..core.size_terms import variables_of
 from ..core.size_values import rename
-from ..core.sizes import Size, variables_of
+from ..core.sizes import Size
 from ..support.digests import digest
 from .ir import Expr, Formula, Index, Source, payload, walk
 

@@ -35,7 +35,8 @@ from ..core.size_functions import (
     truncated_remainder,
     truth_of,
 )
-from ..core.sizes import Dimension, Size, interval, is_static, linear_interval
+from ..core.size_terms import interval, linear_interval
+from ..core.sizes import Dimension, Size, is_static
 from ..support.errors import ValidationError
 from . import constants, dynamic, elementwise, indexing, logical, movement, reduction
 

@@ -14,8 +14,9 @@ from ..core.conversion import Integer, Unconverted
 from ..core.dtypes import ANY, INFO, DataType, cast_number, is_float, numpy_type
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, op
+from ..core.size_possibilities import may_be_within
 from ..core.size_values import values_in_scope
-from ..core.sizes import Size, Symbol, may_be_within
+from ..core.sizes import Size, Symbol
 from ..support.errors import require
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..core.dtypes import ANY, INDICES
 from ..core.graph import Builder, Desc, Operand, check_shape
 from ..core.operation import Limits, N, op
-from ..core.sizes import may_equal_shape
+from ..core.size_possibilities import may_equal_shape
 from ..support.errors import require
 from .constants import constant
 

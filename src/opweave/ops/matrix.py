@@ -9,7 +9,7 @@ from ..core.dtypes import FLOATS, DataType
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, op
 from ..core.shapes import broadcast, broadcasts_to
-from ..core.sizes import may_equal
+from ..core.size_possibilities import may_equal
 from ..support.errors import require
 
 if TYPE_CHECKING:

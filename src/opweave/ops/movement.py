@@ -12,7 +12,8 @@ from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, N, op
 from ..core.shapes import broadcasts_to, check_axes
 from ..core.size_functions import choose, is_equal, is_less
-from ..core.sizes import Dimension, may_equal_shape
+from ..core.size_possibilities import may_equal_shape
+from ..core.sizes import Dimension
 from ..support.errors import require
 from .constants import constant
 

@@ -9,7 +9,7 @@ from ..core.dtypes import FLOATS, INFO, QUANTIZED, DataType
 from ..core.graph import Builder, Desc, Operand
 from ..core.operation import Limits, op
 from ..core.shapes import blockwise_broadcasts_to
-from ..core.sizes import may_equal_shape
+from ..core.size_possibilities import may_equal_shape
 from ..support.errors import require
 from .reduction import narrow, widen
 

@@ -16,7 +16,8 @@ import numpy as np
 from ..core.bodies import Body
 from ..core.reals import FUNCTIONS as REAL_FUNCTIONS, RealSize
 from ..core.size_calls import add, multiply
-from ..core.sizes import Dimension, Factor, Size, call_of, is_same_size
+from ..core.size_terms import Factor
+from ..core.sizes import Dimension, Size, call_of, is_same_size
 from ..ops.constants import HostFunction, integers_from, real_numbers
 from ..support.errors import NotSupportedError
 from ..support.names import short_repr

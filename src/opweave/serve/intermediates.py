@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 from .. import ops
 from ..core.graph import Desc, Graph
+from ..core.size_terms import variables_of
 from ..core.size_values import values_at
-from ..core.sizes import variables_of
 from ..memory import Life, plan
 
 MIN_ELEMENT_BYTES = 4

@@ -46,7 +46,7 @@ infer_for_all_sizes = Link("core.inference")
 """Infers the results of an operation whose operands have names in their shapes: `(evaluate, inputs, attributes)`."""
 
 compute_real = Link("core.reals")
-"""Applies an infix operator whose result is a real number to sizes: `(name, left, right)`."""
+"""Applies a function whose result is a real number to sizes: `(name, *operands)`."""
 
 call_custom = Link("lazy.custom_call")
 """A custom operation called with anything but a builder: `(op, args, kwargs)`."""

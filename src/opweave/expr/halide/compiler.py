@@ -6,8 +6,9 @@ import threading
 from typing import Any
 
 from ...core.size_bounds import lower_bound
+from ...core.size_evaluation import source_of
 from ...core.size_values import rename
-from ...core.sizes import Dimension, Size, source_of
+from ...core.sizes import Dimension, Size
 from ...support.errors import OperationError
 from ..fingerprint import identify
 from ..ir import Formula, Load, Output, Source, walk

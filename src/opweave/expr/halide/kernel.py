@@ -14,8 +14,8 @@ import numpy as np
 from ...core.dtypes import INFO, DataType
 from ...core.graph import Desc
 from ...core.shapes import MAX_DIMENSION
+from ...core.size_evaluation import function_of
 from ...core.size_values import values_at
-from ...core.sizes import function_of
 from ...support import disk_cache
 from ...support.errors import OperationError
 from ...support.records import record

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from ...core.dtypes import INFO
-from ...core.sizes import Size, interval, is_static
+from ...core.size_terms import interval
+from ...core.sizes import Size, is_static
 from ...support.errors import MLError, OperationError
 from ..model.model import Model
 from ..model.protobuf import (

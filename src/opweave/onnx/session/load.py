@@ -13,7 +13,8 @@ from ...context.context import MLContext, ml
 from ...context.graph import MLGraph
 from ...core.graph import Desc, MLOperand
 from ...core.guards import Guards
-from ...core.sizes import Dimension, Size, UnknownSizeError
+from ...core.size_scope import UnknownSizeError
+from ...core.sizes import Dimension, Size
 from ...core.specialise import sizes_of
 from ...support.errors import NotSupportedError, ValidationError
 from ..convert.register import require_operators

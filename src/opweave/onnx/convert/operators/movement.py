@@ -10,7 +10,8 @@ import numpy as np
 from ....context.builder import MLGraphBuilder
 from ....core.guards import current_guards
 from ....core.size_functions import larger, smaller
-from ....core.sizes import answer_for_all, is_static
+from ....core.size_scope import answer_for_all
+from ....core.sizes import is_static
 from ....support.records import record
 from ...model.registry import (
     MICROSOFT,
