@@ -7,6 +7,7 @@ from . import (
     convolution as convolution,
     einsum as einsum,
     elementwise as elementwise,
+    experts as experts,
     indexing as indexing,
     logic as logic,
     mathematics as mathematics,
