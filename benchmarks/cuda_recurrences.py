@@ -28,6 +28,7 @@ from .budgets import CUDA_RECURRENCE, TRAFFIC_OF_RECURRENCE
 from .measure import Ratio, alone, alternate, in_process
 from .page import DOCS, Table, versions, yes
 from .record import Record, resumed
+from .rows import dispatched
 
 RECORD = DOCS / "benchmarks-cuda-recurrences.json"
 
@@ -209,9 +210,9 @@ def _measure(name: str, folder: Path) -> Row:
     feed, arguments = _numbers(case)
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     theirs, expected = _capture(*_pytorch(case, [torch.from_numpy(array).cuda() for array in arguments]))
-    ours, output = _dispatch(case, feed, precision)
+    ours, result_of = _opweave(case, feed, precision)
     ours()
-    result, reference = output(), expected.cpu().numpy()
+    result, reference = result_of(), expected.cpu().numpy()
     with alone(folder):
         times = alternate({"ours": ours, "theirs": theirs}, pairs=15, seconds=0.02)
     return Row(
@@ -260,7 +261,7 @@ def _numbers(case: Case) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
     return feed, [query, key, value, operands.get("decay", zeros), operands.get("beta", zeros)]
 
 
-def _dispatch(
+def _opweave(
     case: Case, feed: Mapping[str, np.ndarray], precision: Any
 ) -> tuple[Callable[[], object], Callable[[], np.ndarray]]:
     """A function that dispatches the graph several times, and waits; and one that reads the output."""
@@ -277,22 +278,15 @@ def _dispatch(
             **operands, heads=case.heads, groups=case.heads, update_rule=cast(Any, case.rule)
         )
     graph = builder.build({"y": y, "state": state}, fallback="error")
-    inputs = {}
-    for name, array in feed.items():
-        inputs[name] = context.create_tensor("float32", list(array.shape), writable=True)
-        context.write_tensor(inputs[name], array)
-    outputs = {
-        name: context.create_tensor("float32", list(result.shape), readable=True)
-        for name, result in {"y": y, "state": state}.items()
-    }
-    flag = context.create_tensor("float32", [1], readable=True, writable=True)
+    dispatch, outputs = dispatched(graph, context, feed)
+    engine: Any = context.backend.space
 
     def call() -> None:
         for _ in range(LAUNCHES):
-            context.dispatch(graph, inputs, outputs)
-        context.read_tensor(flag)
+            dispatch()
+        engine.wait()
 
-    return call, lambda: np.asarray(context.read_tensor(outputs["y"]))
+    return call, lambda: context.read_tensor(outputs["y"])
 
 
 def _capture(function: Callable[..., Any], arguments: list[Any]) -> tuple[Callable[[], object], Any]:

@@ -61,7 +61,7 @@ def _row(what: str, chain: Chain, side: int) -> Row:
         graph = builder.build({"y": chain(builder, builder.input("x", "float32", image.shape))}, fuse=fuse)
         assert fuse == any(p.how == "expression" for p in graph.placements()), what
         ways[name], outputs = dispatched(graph, context, {"x": image})
-        results.append(outputs["y"])
+        results.append(outputs["y"].numpy())
     times = alternate(ways)
     np.testing.assert_allclose(results[0], results[1], rtol=1e-4, atol=1e-4)
     return Row.of(what, "ms", times["fused"], times["engine"], "operation by operation", "fused")

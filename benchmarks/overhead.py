@@ -63,7 +63,7 @@ def openvino(array: np.ndarray) -> tuple[list[float], list[float]]:
     request.set_output_tensor(0, openvino.Tensor(expected, shared_memory=True))
     ways = {"ours": ours, "theirs": lambda: request.infer(share_outputs=True)}
     times = alternate(ways, seconds=0.05, pause=0)  # both run on one thread
-    np.testing.assert_array_equal(results["y"], expected)
+    np.testing.assert_array_equal(results["y"].numpy(), expected)
     return times["ours"], times["theirs"]
 
 

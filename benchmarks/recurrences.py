@@ -113,7 +113,7 @@ def _ways(op: Any, feed: Mapping[str, np.ndarray], model: bytes | None) -> dict[
     expected = session.run(["last", "y"], dict(feed))
     ours()
     for name, result in zip(("last", "y"), expected, strict=True):
-        np.testing.assert_allclose(outputs[name], result, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(outputs[name].numpy(), result, rtol=1e-3, atol=1e-3)
     theirs = {name: np.empty_like(result) for name, result in zip(("last", "y"), expected, strict=True)}
     return {"ours": ours, "theirs": bound(session, feed, theirs)}
 

@@ -112,7 +112,7 @@ def built(path: Path) -> tuple[Way, list[np.ndarray]]:
     """A dispatch of the graph of stored weights, and the arrays that it writes."""
     context = ow.ml.create_context(device="cpu")
     run, outputs = dispatched(graph(context, stored_weights(path)), context, {"x": photograph(SHAPE)})
-    return run, list(outputs.values())
+    return run, [tensor.numpy() for tensor in outputs.values()]
 
 
 def rows() -> list[Row]:

@@ -111,22 +111,35 @@ def bound(session: Any, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np
     return lambda: session.run_with_iobinding(binding)
 
 
-def dispatched(graph: Any, context: Any, feed: Mapping[str, np.ndarray]) -> tuple[Way, dict[str, np.ndarray]]:
-    """A dispatch of a graph on tensors, and the arrays that it writes."""
-    inputs = {name: context.tensor_from(array) for name, array in feed.items()}
+def dispatched(graph: Any, context: Any, feed: Mapping[str, np.ndarray]) -> tuple[Way, dict[str, Any]]:
+    """A dispatch of a graph on tensors in the memory of its device, and the tensors that it writes."""
+    inputs = {name: _tensor_of(context, array) for name, array in feed.items()}
+    shapes = graph.compute_shapes({name: array.shape for name, array in feed.items()})
     outputs = {
-        name: context.create_tensor(desc.data_type, desc.shape, readable=True) for name, desc in graph.outputs.items()
+        name: context.create_tensor(graph.outputs[name].data_type, shape, readable=True)
+        for name, shape in shapes.items()
     }
-    return lambda: context.dispatch(graph, inputs, outputs), {name: t.numpy() for name, t in outputs.items()}
+    return lambda: context.dispatch(graph, inputs, outputs), outputs
+
+
+def _tensor_of(context: Any, array: np.ndarray) -> Any:
+    """A tensor with the elements of an array; on the host it has the memory of the array, which other engines read, too."""
+    from opweave.memory.spaces import HOST
+
+    if context.backend.space is HOST:
+        return context.tensor_from(array)
+    tensor = context.create_tensor(str(array.dtype), array.shape, writable=True)
+    context.write_tensor(tensor, array)
+    return tensor
 
 
 def beside_onnxruntime(graph: Any, context: Any, feed: Mapping[str, np.ndarray]) -> dict[str, Way]:
     """The same graph in Opweave and in ONNX Runtime, both bound; their results agree."""
     ours, results = dispatched(graph, context, feed)
-    expected = {name: np.zeros_like(array) for name, array in results.items()}
+    expected = {name: np.zeros_like(tensor.numpy()) for name, tensor in results.items()}
     theirs = bound(onnxruntime_session(graph), feed, expected)
     ours()
     theirs()
-    for name, array in results.items():
-        np.testing.assert_allclose(array, expected[name], rtol=1e-3, atol=1e-4)
+    for name, tensor in results.items():
+        np.testing.assert_allclose(tensor.numpy(), expected[name], rtol=1e-3, atol=1e-4)
     return {"ours": ours, "theirs": theirs}

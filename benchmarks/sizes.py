@@ -19,7 +19,7 @@ import opweave as ow
 
 from .measure import PAUSE_SECONDS, Way, alternate, per_call, tell
 from .page import DOCS, Table, machine, replace_part
-from .rows import HEADER, Row, onnxruntime_session
+from .rows import HEADER, Row, dispatched, onnxruntime_session
 
 PAGE = DOCS / "sizes.md"
 
@@ -124,7 +124,7 @@ def repeated() -> Iterator[Row]:
     feed = {"x": np.linspace(-1, 1, 16, dtype="float32")}
     named, static = build(case, case.shape), build(case, [16])
     named.context.compute(named, feed)
-    for name, way in (("dispatch", _dispatched), ("compute", _computed)):
+    for name, way in (("dispatch", _dispatch), ("compute", _compute)):
         # Many short turns on one thread: most of them are not interrupted.
         ways = {"ours": way(named, feed), "theirs": way(static, feed)}
         times = alternate(ways, pairs=20 * PAIRS, seconds=0.002, pause=0)
@@ -132,20 +132,13 @@ def repeated() -> Iterator[Row]:
         yield Row.of(what, "us", times["ours"], times["theirs"], "the static graph", "repeated sizes")
 
 
-def _computed(graph: Any, feed: Mapping[str, np.ndarray]) -> Way:
+def _dispatch(graph: Any, feed: Mapping[str, np.ndarray]) -> Way:
+    return dispatched(graph, graph.context, feed)[0]
+
+
+def _compute(graph: Any, feed: Mapping[str, np.ndarray]) -> Way:
     context = graph.context
     return lambda: context.compute(graph, feed)
-
-
-def _dispatched(graph: Any, feed: Mapping[str, np.ndarray]) -> Way:
-    inputs = {name: graph.context.tensor_from(array) for name, array in feed.items()}
-    shapes = graph.compute_shapes({name: array.shape for name, array in feed.items()})
-    outputs = {
-        name: graph.context.create_tensor(graph.outputs[name].data_type, shape, readable=True)
-        for name, shape in shapes.items()
-    }
-    context = graph.context
-    return lambda: context.dispatch(graph, inputs, outputs)
 
 
 def new(case: Case, pairs: int) -> Row:
