@@ -60,7 +60,7 @@ class RowsInWorkgroups(RecurrentRows):
     ) -> None:
         super().__init__(recurrence, operands, results, steps)
         outputs = [output for program in self.divided.programs for output in program.outputs]
-        sizes = [math.prod(self.rest(array)) for array in (*self.before, *outputs)]
+        sizes = [math.prod(self.rest(output)) for output in outputs]
         if not is_static(sizes):
             raise NotSupportedError("the size of a row has names")
         self.size = max(sizes, default=1)
