@@ -8,8 +8,8 @@ and is not found: the graph has everything to compile it again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..backends.exports import COMPILED, OPTIMISED, REPLACED
 from ..context.graph_state import GraphState
@@ -30,7 +30,7 @@ PREFIX = "opweave."
 PART = "opweave.part."
 
 DIGEST, AUTHENTICATION = "opweave.digest", "opweave.authentication"
-"""Sections of a digest of everything but constants, and of a digest with the key of the user."""
+"""Sections of a digest of everything but weights, and of a digest of that with the key of the user."""
 
 NATIVE = ("o", "cubin")
 """Kinds of files in the cache on disk that are native code."""
@@ -41,6 +41,10 @@ EXPORTED = (COMPILED, OPTIMISED, REPLACED)
 TENSOR = "engine."
 """Names of sections with weights in the order of an engine's kernels. Like constants, they are mapped, and have no digest:
 who can change a file can change results."""
+
+LARGE_BYTES = 2**22
+"""Bytes from which the digest is SHA-256, which takes half the time of BLAKE2b on processors with instructions for it. Loading
+OpenSSL takes some milliseconds."""
 
 MAX_GROWTH = 1.2
 """Largest size of these weights, as a multiple of the file without them."""
@@ -79,21 +83,31 @@ def seal(writer: ContainerWriter) -> None:
     for name in (DIGEST, AUTHENTICATION):
         writer.add(name, "uint8", (DIGEST_BYTES,), bytes(DIGEST_BYTES))
     contents = [data for name, data in writer.sections().items() if _is_covered(name)]
-    key = disk_cache.secret()
-    writer.replace(DIGEST, _digest(writer.header(), contents, b""))
-    if key is not None:
-        writer.replace(AUTHENTICATION, _digest(writer.header(), contents, key))
+    digest = _digest(writer.header(), contents)
+    writer.replace(DIGEST, digest)
+    if (key := disk_cache.secret()) is not None:
+        writer.replace(AUTHENTICATION, _authenticate(digest, key))
 
 
 def _is_covered(name: str) -> bool:
     return name.startswith(PREFIX) and name not in (DIGEST, AUTHENTICATION)
 
 
-def _digest(header: bytes, contents: Iterable[bytes], key: bytes) -> bytes:
-    hasher = blake2b(header, digest_size=DIGEST_BYTES, key=key)
-    for data in contents:
+def _digest(header: bytes, contents: Sequence[bytes]) -> bytes:
+    hasher: Any = blake2b(digest_size=DIGEST_BYTES)
+    if sum(map(len, contents)) > LARGE_BYTES:
+        from hashlib import sha256
+
+        hasher = sha256()
+    for data in (header, *contents):
         hasher.update(data)
-    return hasher.digest()
+    digest: bytes = hasher.digest()
+    return digest
+
+
+def _authenticate(digest: bytes, key: bytes) -> bytes:
+    """The authentication code of a file: contents are hashed once, since nobody finds others with the same digest."""
+    return blake2b(digest, digest_size=DIGEST_BYTES, key=key).digest()
 
 
 class FileParts:
@@ -111,22 +125,22 @@ class FileParts:
         self._container = container
         self.left_out: list[str] = []
         contents = {name: container.section(name).tobytes() for name in container.all_names if _is_covered(name)}
-        if container.section(DIGEST).tobytes() != _digest(container.header, contents.values(), b""):
+        self._digest = _digest(container.header, [*contents.values()])
+        if container.section(DIGEST).tobytes() != self._digest:
             raise DataError(f"{container.path}: it is damaged: its digest is another one")
         names = re.compile(rf"{re.escape(PART)}(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join((*NATIVE, *EXPORTED))})")
         self._names = {name.removeprefix(PART) for name in container.names if names.fullmatch(name)}
-        self.is_trusted = trusted or (bool(self._names) and self._is_own(contents.values()))
+        self.is_trusted = trusted or (bool(self._names) and self._is_own())
         # The bytes that were checked: the file behind the mapping may change afterwards.
         self._parts = {name: contents[f"{PART}{name}"] for name in self._names} if self.is_trusted else {}
         if self.is_trusted and self._names:
             disk_cache.add_layer(self)
 
-    def _is_own(self, contents: Iterable[bytes]) -> bool:
+    def _is_own(self) -> bool:
         """Whether this user has written the file on this machine."""
         key = disk_cache.secret()
-        if key is None:
-            return False
-        return _digest(self._container.header, contents, key) == self._container.section(AUTHENTICATION).tobytes()
+        code = self._container.section(AUTHENTICATION).tobytes()
+        return key is not None and code == _authenticate(self._digest, key)
 
     def load(self, key: str, kind: str) -> bytes | None:
         """The content of a part; see `disk_cache.Layer`."""

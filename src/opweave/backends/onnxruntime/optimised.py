@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
@@ -35,7 +34,7 @@ from ...support.errors import OperationError
 from ...support.processors import processors
 from ...support.varint import read_varint
 from .. import Runner
-from ..exports import OPTIMISED, REPLACED, RUNS, Exported, machine, pack, random_inputs, unpack
+from ..exports import OPTIMISED, REPLACED, RUNS, Exported, checksum, machine, pack, random_inputs, unpack
 from . import devices
 from .native import ENGINE_ERRORS, NativeSession
 from .options import FOLDED_BYTES, hand_over
@@ -105,8 +104,7 @@ def key_of(ctx: Emitter, options: SessionOptions, precision: Precision) -> str:
 
 
 def _with_checksums(key: str, constants: Mapping[str, np.ndarray]) -> str:
-    # CRC-32 takes less than half the time of SHA-256. Who changes weights on purpose can change results anyway.
-    checksums = [(name, zlib.crc32(_bytes_of(array).data)) for name, array in constants.items()]
+    checksums = [(name, checksum(array)) for name, array in constants.items()]
     return digest(f"{key} {checksums}".encode()).hexdigest()
 
 

@@ -23,7 +23,7 @@ from ...support import disk_cache
 from ...support.digests import digest
 from ...support.processors import processors
 from .. import How
-from ..exports import COMPILED, RUNS, Exported, machine, pack, random_inputs, unpack
+from ..exports import COMPILED, RUNS, Exported, checksum, machine, pack, random_inputs, unpack
 from . import devices
 
 if TYPE_CHECKING:
@@ -102,18 +102,11 @@ def _is_plain(value: Any) -> bool:
 
 def key_of(backend: OpenVino, graph: Graph) -> str:
     """The key of a graph on this processor, with these versions."""
-    contents = digest_graph(graph, lambda operand: _digest(operand.value))
+    contents = digest_graph(graph, lambda operand: b"%08x" % checksum(operand.value))
     inputs = [(name, str(operand.desc)) for name, operand in graph.inputs.items()]
     threads = processors() if backend.threads is None else backend.threads
     words = contents, inputs, backend.precision, threads, machine(), __version__, devices.version(), _code()
     return digest(repr(words).encode()).hexdigest()
-
-
-def _digest(array: np.ndarray) -> bytes:
-    # OpenSSL uses the processor's instructions for SHA-256: BLAKE2b takes three times as long.
-    from hashlib import sha256
-
-    return sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
 
 
 @cache
