@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -204,6 +203,8 @@ class _WrittenGraph(NamedTuple):
 def _write(
     proto: bytes, weights: Mapping[str, np.ndarray], options: SessionOptions, disabled: Sequence[str]
 ) -> _WrittenGraph:
+    from tempfile import TemporaryDirectory  # loads many modules; most processes only load files
+
     with TemporaryDirectory(prefix="opweave-") as folder:
         options.optimized_model_filepath = os.path.join(folder, GRAPH)
         for key, value in (("file_name", WEIGHTS), ("min_size_in_bytes", str(MIN_WEIGHT_BYTES))):
