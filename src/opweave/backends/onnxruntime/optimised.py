@@ -38,7 +38,7 @@ from . import devices
 from .native import ENGINE_ERRORS, NativeSession
 from .options import FOLDED_BYTES, hand_over
 from .protobuf import Change, fields, replace_fields
-from .records import EMPTY_FILE, external_fields, field
+from .records import EMPTY_FILE, INLINE_BYTES_OF_RULES, external_fields, field
 
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
@@ -274,7 +274,9 @@ class _ExternalTensor(NamedTuple):
     def is_mapped(self) -> bool:
         """Whether files map the tensor. Others are part of the model: shape inference reads sizes, and elements are packed."""
         info = INFO.get(self.data_type)
-        return info is not None and info.bits >= 8 and (info.kind == "f" or info.bits == 8)
+        if info is None or info.bits < 8:
+            return False
+        return info.kind == "f" or info.bits == 8 or self.length > INLINE_BYTES_OF_RULES
 
     def data(self, weights: bytes) -> bytes:
         return weights[self.offset : self.offset + self.length]
