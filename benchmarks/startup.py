@@ -1,4 +1,4 @@
-"""Fresh processes that run a model once: from the file that `InferenceSession.save` wrote, and from the model itself.
+"""Fresh processes that run a model once: from the model itself, and from files of both layouts.
 
 `python -m benchmarks startup` alternates them, and writes docs/start-up.md. A process measures its own phases: the import of
 Opweave, the context with its engine, loading, and the first call. Limits are about the last two.
@@ -40,17 +40,22 @@ context = ow.ml.create_context(backend=BACKEND, accelerated=False)
 times.append(time.perf_counter())
 """
 
+LOAD_FILE = """
+graph = context.load(PATH)
+times.append(time.perf_counter())
+results = context.compute(graph, feed)
+"""
+
+FILE, DEVICE_FILE = "the file", "the file, layout device"
+
 WAYS = {
     "the model": """
 session = ow.InferenceSession(PATH, context)
 times.append(time.perf_counter())
 results = session.run(None, feed)
 """,
-    "the file": """
-graph = context.load(PATH)
-times.append(time.perf_counter())
-results = context.compute(graph, feed)
-""",
+    FILE: LOAD_FILE,
+    DEVICE_FILE: LOAD_FILE,
 }
 
 END = """
@@ -132,8 +137,8 @@ CASES = [
 ]
 
 
-def save(case: Case, path: Path, feed: Feed, target: Path) -> str:
-    """Write the file of a model; return "", or why there is none."""
+def save(case: Case, path: Path, feed: Feed, target: Path, device_target: Path) -> str:
+    """Write the file of a model, and the one with what the engine has compiled; return "", or why there is none."""
     import opweave as ow
 
     context = ow.ml.create_context(backend=case.engine, accelerated=False)
@@ -148,6 +153,9 @@ def save(case: Case, path: Path, feed: Feed, target: Path) -> str:
         session.save(target, shapes=[dynamic] if dynamic else None)
     except ow.NotSupportedError as error:
         return str(error)
+    graph = context.load(target)
+    context.compute(graph, feed)  # a graph with names has the sessions of sizes that it has run
+    graph.save(device_target, layout="device")
     return ""
 
 
@@ -174,20 +182,23 @@ def cells(case: Case, way: str, runs: list[list[float]], path: Path) -> list[str
     """A row: medians of each phase."""
     medians = [median(column) for column in zip(*runs, strict=True)]
     both = median(sum(run[2:]) for run in runs)
-    budget = START_UP.get((case.title, case.engine)) if way == "the file" else None
+    budget = START_UP.get((case.title, case.engine)) if way == FILE else None
     limit = [str(budget), yes(budget.holds(ours=both))] if budget else ["", ""]
     shown = [f"{value:.0f} ms" for value in (*medians, both)]
-    size = f"{path.stat().st_size / 1e6:.0f} MB" if way == "the file" else ""  # models may have weights in other files
+    # Models may have weights in other files.
+    size = "" if way == "the model" else f"{path.stat().st_size / 1e6:.0f} MB"
     return [case.title, case.engine, way, *shown, *limit, size]
 
 
 def measure(case: Case, folder: Path, turns: int) -> list[list[str]]:
     """The rows of a model; one without numbers if there is no file."""
     path, feed = case.write(folder)
-    feed_path, target = folder / "feed.npz", folder / "model.opweave"
+    feed_path, target, device_target = (folder / name for name in ("feed.npz", "model.opweave", "device.opweave"))
     np.savez(feed_path, **dict[str, Any](feed))
-    reason = save(case, path, feed, target)
-    paths: dict[str, Path] = {"the model": path} if reason else {"the model": path, "the file": target}
+    reason = save(case, path, feed, target, device_target)
+    paths: dict[str, Path] = {"the model": path}
+    if not reason:
+        paths |= {FILE: target, DEVICE_FILE: device_target}
     runs: dict[str, list[list[float]]] = {way: [] for way in paths}
     for turn in range(turns + 1):
         for way in [*paths][:: 1 if turn % 2 else -1]:
