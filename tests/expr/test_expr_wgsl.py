@@ -541,6 +541,20 @@ def test_outputs_of_one_shape_share_a_kernel() -> None:
     assert [len(kernel.bindings) for kernel in narrow] == [2, 2, 2]
 
 
+def test_programs_of_equal_structure_share_texts_but_no_arrays() -> None:
+    softmax = lambda x: ex.exp(x) / ex.reduce_sum(ex.exp(x), [0], keep_dimensions=True)  # noqa: E731
+    programs = [trace(softmax, name, [Desc("float32", (512, 4096))]) for name in ("first", "second")]
+    one, other = (kernels(program, ALL) for program in programs)
+    assert [kernel.key for kernel in one] == [kernel.key for kernel in other]
+    for (sums, quotients), program in zip((one, other), programs, strict=True):
+        assert sums.bindings == (program.inputs[0], quotients.bindings[1])
+        assert (quotients.bindings[0], quotients.bindings[2]) == (program.inputs[0], program.outputs[0])
+        assert {kernel.title.partition(":")[0] for kernel in (sums, quotients)} == {program.name}
+    assert one[0].bindings[1] is not other[0].bindings[1]
+    differences = [trace(of, "sample", [Desc("float32", (9,))] * 2) for of in (lambda x, y: x - y, lambda x, y: y - x)]
+    assert len({kernels(program, ALL)[0].key for program in differences}) == 2
+
+
 def test_outputs_of_all_types() -> None:
     x = np.arange(35).reshape(5, 7).astype(np.float32)
     wanted = [t for t in ANY for _ in range(2)]

@@ -17,13 +17,18 @@ def fingerprint(program: Formula) -> str:
     return identify(program)[0]
 
 
-def identify(program: Formula) -> tuple[str, tuple[str, ...]]:
-    """The digest of a program, and the names of its sizes in the order of their first use: programs may differ in names."""
+def identify(program: Formula, *, by_position: bool = False) -> tuple[str, tuple[str, ...]]:
+    """The digest of a program, and the names of its sizes in the order of their first use: programs may differ in names.
+
+    Inputs are identified by their numbers, or by their positions among the inputs of the program.
+    """
     hasher = digest()
     names: dict[str, str] = {}
     numbers: dict[Expr, int] = {}
     variables: dict[Index, int] = {}
-    arrays: dict[Source, str] = {source: f"x{source.number}" for source in program.inputs}
+    arrays: dict[Source, str] = {
+        source: f"x{position if by_position else source.number}" for position, source in enumerate(program.inputs)
+    }
 
     def add(*words: object) -> None:
         hasher.update((" ".join(map(str, map(canonical, words))) + "\n").encode())

@@ -6,7 +6,8 @@ that computes a row of the result, if the remaining axes come last. Very large r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...core.graph import Desc
@@ -17,11 +18,12 @@ from ...support.cache import Cache
 from ...support.errors import ValidationError
 from ...support.identity import ByIdentity
 from .. import ir
+from ..fingerprint import identify
 from ..ir import Expr, Formula, Index, Input, Load, Output, Reduce, Stored, call, size_of, substitute, walk
 from ..ranges import ends_of_positions
 from ..reductions import split, stored_value
 from .forms import MAX_INLINE_ELEMENTS, MIN_RESULTS, MIN_ROWS, Form, Target, reductions, row_axes
-from .kernel import Features, GpuKernel
+from .kernel import Buffer, Features, GpuKernel
 from .types import layout
 from .writing import sources_of
 
@@ -39,8 +41,10 @@ MAX_REDUCTIONS = 4
 """One reduction may use 1/4 of the `max_iterations` of a device: a kernel may have several reductions."""
 
 lowered: Cache[tuple[Formula, Features], list[GpuKernel]] = Cache(4)
-"""Kernels of the most recent programs, because `refusal_of` needs them before `kernels` is called."""
+"""Kernels of the most recent programs with sizes, because `refusal_of` needs them before `kernels` is called."""
 
+_lowered_forms: Cache[Hashable, tuple[Formula, list[GpuKernel]]] = Cache(256, raw=True)
+"""Programs without sizes, and their kernels, by structure: programs of equal layers differ in their arrays and names."""
 
 _reasons: ByIdentity[Formula, dict[Features, str]] = ByIdentity()
 """Results of `refusal_of`: the layers of a graph repeat operations, and lowering an operation takes milliseconds."""
@@ -88,7 +92,35 @@ def kernels(program: Formula, features: Features) -> list[GpuKernel]:
 
     There may be more stored intermediates than the program's own. An earlier kernel writes each buffer that is not an input.
     """
-    return list(lowered.make((program, features), lambda: _Lowering(program, features).kernels))
+    if program.has_sizes:  # a formula of sizes holds for what is asked of them here
+        return list(lowered.make((program, features), lambda: _Lowering(program, features).kernels))
+    order = sorted(range(len(program.inputs)), key=lambda position: program.inputs[position].number)
+    kinds = (type(source.desc) for source in program.inputs)
+    key = identify(program, by_position=True), *order, *kinds, features
+    like, written = _lowered_forms.make(key, lambda: (program, _Lowering(program, features).kernels))
+    return list(written) if like is program else _rebound(written, like, program)
+
+
+def _rebound(kernels: Sequence[GpuKernel], like: Formula, program: Formula) -> list[GpuKernel]:
+    """The kernels of a program of the same structure as the program `like`, which has these kernels."""
+    buffers: dict[Buffer, Buffer] = dict(
+        zip(
+            (*like.inputs, *like.stored, *like.outputs),
+            (*program.inputs, *program.stored, *program.outputs),
+            strict=True,
+        )
+    )
+    for buffer in (buffer for kernel in kernels for buffer in kernel.bindings):
+        if isinstance(buffer, Stored):
+            buffers.setdefault(buffer, Stored(buffer.axes, buffer.body))  # an intermediate of these kernels
+    return [
+        replace(
+            kernel,
+            title=f"{program.name}{kernel.title.removeprefix(like.name)}",
+            bindings=tuple(buffers[buffer] for buffer in kernel.bindings),
+        )
+        for kernel in kernels
+    ]
 
 
 def element_for_workgroup(program: Formula) -> tuple[tuple[Index, ...], Expr] | None:

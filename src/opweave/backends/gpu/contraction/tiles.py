@@ -7,11 +7,13 @@ among workgroups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
+from ....core.sizes import is_static
 from ....expr.gpu import Features
+from ....support.cache import Cache
 from .problem import Problem
 from .tiled import Steps, Tile
 
@@ -90,6 +92,17 @@ def least(problem: Problem, features: Features) -> float:
 
 
 def _fastest(problem: Problem, features: Features) -> tuple[float, tuple[TileShape, int, int]]:
+    sizes = problem.rows, problem.columns, problem.stacks, problem.taps, problem.channels
+    if not is_static(sizes):
+        return _find_fastest(problem, features)
+    return _estimates.make((*sizes, features), lambda: _find_fastest(problem, features))
+
+
+_estimates: Cache[Hashable, tuple[float, tuple[TileShape, int, int]]] = Cache(1024, raw=True)
+"""The fastest tiles by estimate, which depend on sizes alone: layers repeat them, and an estimate takes 1 ms."""
+
+
+def _find_fastest(problem: Problem, features: Features) -> tuple[float, tuple[TileShape, int, int]]:
     options = ((microseconds(problem, *option, features.units), option) for option in _options(problem, features))
     return min(options, key=lambda pair: pair[0])
 
