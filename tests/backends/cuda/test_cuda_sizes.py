@@ -93,6 +93,18 @@ def test_sums_with_names_are_divided(context: ow.MLContext, name: str) -> None:
     assert len(kernels_of(graph)) == 2
 
 
+def test_tables_of_sizes_are_computed_once(context: ow.MLContext) -> None:
+    """A kernel would compute them in each run."""
+
+    def make(b: ow.MLGraphBuilder, x: Any, n: Any, m: Any) -> Any:
+        ramp = b.cumulative_sum(b.expand(weights(b, x, 1, 8), [n, 8]), axis=1)
+        return b.matmul(x(4, n), b.expand(weights(b, x, 1, 8), [n, 8]) / n), b.matmul(x(4, n), ramp)
+
+    graph = check_with_reference(context, make, "float32", 1e-4, [{"n": 6}, {"n": 33}])
+    titles = [kernel.title.split(" ")[0] for kernel in kernels_of(graph)]
+    assert titles == ["expand", "matmul", "matmul"], "sums of a table stay on the device"
+
+
 def test_cuda_graphs_are_updated_for_new_sizes(context: ow.MLContext, driver: CpuDriver) -> None:
     """A graph keeps few CUDA graphs. Sizes that recur are launched as they are."""
     make = lambda b, x, n, m: b.softmax(b.transpose(b.softmax(x(n, 8), 1)), 1)  # noqa: E731

@@ -21,7 +21,7 @@ from .constants import ConstantQuestion, GpuConstant
 from .contraction.kernels import Contraction
 from .fusion import Pending
 from .layers import LayerRun
-from .steps import Buffer, Kernels, KernelStep, Repetition
+from .steps import Buffer, Kernels, KernelStep, Repetition, SizeTable
 
 
 class UnlikeError(Exception):
@@ -395,6 +395,10 @@ class _CopiedLayer:
                     return place
                 raise UnlikeError("a constant that is computed from other constants")
             return self._constant(place, place.value)
+        if isinstance(place.values, SizeTable):
+            if all(self.place(source) is source for source in place.values.places):
+                return place
+            raise UnlikeError("a table of sizes that is computed from other constants")
         if place not in self._own:
             raise UnlikeError("an array of an earlier layer")
         if place.kind == "output":

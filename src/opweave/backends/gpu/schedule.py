@@ -100,6 +100,9 @@ class Schedule:
         value = self._value(operand)
         if isinstance(value, Input):
             return value
+        table = None if operand in self._outputs else self._kernels.table_of(value)
+        if table is not None:
+            return self._memory(operand, table)
         place = self._target(operand, value.result.shape)
         self._kernels.fill(place, value, " + ".join(node.title for node in value.nodes))
         return self._memory(operand, place)

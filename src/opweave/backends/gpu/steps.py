@@ -6,11 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
 
+from ...core.dtypes import numpy_type
 from ...core.graph import Desc, Node
+from ...core.guards import estimate
 from ...core.size_values import values_at
 from ...core.sizes import Size, is_same_shape, is_static
 from ...expr import gpu, ir
@@ -20,6 +23,7 @@ from ...expr.gpu import Features, GpuKernel, KernelProgram
 from ...expr.gpu.kernel import divisor_values
 from ...expr.ir import Formula, Input, Output, Stored
 from ...expr.simplify import simplify
+from ...expr.specialise import formula_at
 from ...expr.tracing import make_formula, of_input
 from ...memory.shared_constants import keys_of_shared
 from ...support.background import background
@@ -29,6 +33,9 @@ from .constants import GpuConstant
 from .contraction.kernels import Contraction
 from .fusion import Pending
 from .rules.results import Products, Repeated, ResultStage, Scatter
+
+MAX_TABLE_ELEMENTS = 1 << 14
+"""The largest number of elements of a table that NumPy computes for each combination of sizes. An estimate."""
 
 
 @dataclass(eq=False)
@@ -43,7 +50,7 @@ class Buffer:
     kind: Literal["input", "output", "constant", "between", "sizes"]
     number: int = 0
     value: GpuConstant | None = None
-    values: SizeInput | None = None
+    values: SizeInput | SizeTable | None = None
 
     @property
     def is_fixed(self) -> bool:
@@ -64,6 +71,33 @@ class Buffer:
     def array(self) -> np.ndarray:
         assert self.value is not None
         return self.value.make()
+
+
+@dataclass(eq=False)
+class SizeTable:
+    """An array that depends on sizes and constants alone: NumPy computes it for each version of a graph, not each run.
+
+    Args:
+        program: computes the array from those in `places`, which are constants and such tables.
+    """
+
+    program: Formula
+    places: tuple[Buffer, ...]
+    _last: tuple[Mapping[str, int], np.ndarray] | None = None
+
+    def at(self, sizes: Mapping[str, int]) -> np.ndarray:
+        """The array for sizes by name. Several tables of a version may read it."""
+        if self._last is None or self._last[0] != sizes:
+            program = formula_at(self.program, sizes)
+            arrays = [
+                _view_as(place.at(sizes), source.desc).array
+                for place, source in zip(self.places, program.inputs, strict=True)
+            ]
+            desc = program.outputs[0].desc
+            array = np.empty(desc.shape, numpy_type(desc.data_type))
+            evaluate(program, arrays, [array])
+            self._last = dict(sizes), array
+        return self._last[1]
 
 
 @dataclass(eq=False)
@@ -190,6 +224,18 @@ class Kernels:
         self.append(kernels, value.nodes)
         if value.anchor is None and len(kernels) == 1 and not program.has_sizes:
             self.steps[-1].program = program
+
+    def table_of(self, value: Pending) -> Buffer | None:
+        """A place for a value of few elements that depends on sizes and constants alone; None for any other value."""
+        if value.anchor is not None or value.reduces or estimate(prod(value.result.shape)) > MAX_TABLE_ELEMENTS:
+            return None
+        inputs = tuple(value.sources)
+        places = tuple(self.places[source] for source in inputs)
+        program = make_formula("a table of sizes", inputs, (value.result,))
+        depends_on_sizes = program.has_sizes or any(place.kind == "sizes" for place in places)
+        if not depends_on_sizes or not all(place.kind in ("constant", "sizes") for place in places):
+            return None
+        return Buffer(program.outputs[0].desc, "sizes", values=SizeTable(program, places))
 
     def append(self, kernels: Sequence[GpuKernel], nodes: tuple[Node, ...], *, is_users: bool = False) -> None:
         """Add kernels; arrays without a place become intermediates.
