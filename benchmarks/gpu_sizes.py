@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx
@@ -60,7 +61,7 @@ class Row:
         clock: milliseconds of a call with the last sizes, from arrays to arrays; the median.
         ratio: that of `clock` to the model with these sizes as numbers: the median of pairs, the larger of two combinations.
         memory: of weights and intermediates, as a ratio to the model with numbers as dimensions: those of the sizes with the
-            most memory; 0 if unknown.
+            most memory.
     """
 
     name: str
@@ -92,7 +93,7 @@ def section(record: Record[Row]) -> str:
             f"{row.clock:.3f} ms",
             f"{row.ratio:.2f}x",
         ]
-        rows.append([row.name, row.device, *numbers, f"{row.memory:.2f}x" if row.memory else "", yes(row.holds)])
+        rows.append([row.name, row.device, *numbers, f"{row.memory:.2f}x", yes(row.holds)])
     head = ["", "device", "first two", "a new size", "compiled", "behind", "a call", "static", "memory", "holds"]
     text = f"""## Sizes that change
 
@@ -178,10 +179,27 @@ def compilations(device: str) -> Callable[[], int]:
     return lambda: count
 
 
+def watch_buffers() -> None:
+    """Note the sizes of WebGPU's buffers from now on: its interface does not tell the memory in use."""
+    from opweave.backends.webgpu.engine import WebGpuDevice
+
+    original = WebGpuDevice.buffer
+
+    def buffer(self: Any, count: int, label: str) -> Any:
+        allocated = original(self, count, label)
+        _buffers[allocated] = count
+        return allocated
+
+    WebGpuDevice.buffer = buffer  # type: ignore[method-assign]
+
+
+_buffers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
 def used_memory(device: str) -> float:
-    """MiB of arrays on the device; 0 where it is not known."""
+    """MiB of arrays on the device."""
     if device != "cuda":
-        return 0.0
+        return sum(_buffers.values()) / 2**20
     from cuda.bindings import driver
 
     in_primary_context()
@@ -210,6 +228,8 @@ def largest(feeds: Sequence[Feed]) -> list[int]:
 
 def alone(device: str, name: str, models: str, combination: str = "") -> None:
     """Measure a model in this process, and print a row; with the number of a `combination`, its memory with these sizes."""
+    if device != "cuda":
+        watch_buffers()
     with TemporaryDirectory(prefix="opweave-sizes-") as folder:
         path, feeds = feeds_of(name, Path(folder), Path(models))
         if combination:
@@ -318,9 +338,7 @@ def _measure(record: Record[Row], device: str, name: str, title: str, models: Pa
         try:
             values = in_process(*given, **options)
             combinations = values.pop("largest")
-            if values["memory"]:
-                static = max(in_process(*given, str(number), **options)["memory"] for number in combinations)
-                values["memory"] = values["memory"] / static if static else 0.0
+            values["memory"] /= max(in_process(*given, str(number), **options)["memory"] for number in combinations)
             row = Row(title, device, **values)
         except (RuntimeError, TimeoutError) as error:
             record.failures[f"{title} ({device})"] = str(error).splitlines()[-1]
