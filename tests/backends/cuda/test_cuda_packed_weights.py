@@ -127,10 +127,14 @@ KINDS: tuple[Literal["tf32x3", "tf32", "bfloat16", "float16"], ...] = ("tf32x3",
 
 @pytest.mark.parametrize(("columns", "is_loop"), [(1024, False), (8192, True)])
 def test_loops_keep_their_constant_in_a_register(columns: int, is_loop: bool) -> None:
-    """An instruction has place for one constant, the mask; without a loop, registers are worth more."""
+    """An instruction has place for one constant, the mask; without a loop, registers are worth more. All lines share the
+    address of the first word, and that of the first scale.
+    """
     (kernel,) = check_form(Form(1, 2048, columns), PLAIN).kernels
     assert ("| in_register(0x4b000000u)" in kernel.source) == is_loop
     assert ("for (var chunk" in kernel.source) == is_loop
+    assert kernel.source.count("b0[u64(start + part) + 512u]") == 1
+    assert kernel.source.count("b0_scale[u64(line * 64u + part / 4u) + 64u]") == 1
 
 
 @needs_triton

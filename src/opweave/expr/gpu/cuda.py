@@ -118,6 +118,9 @@ class Cuda(Dialect):
     def in_register(self, number: str) -> str:
         return f"in_register({number})"
 
+    def wide(self, index: str) -> str:
+        return f"u64({index})"
+
     def library_function(self, comments: Sequence[str], function: DialectFunction) -> str:
         head = f"inline {function.result or 'void'} {function.name}({_parameters(function)}) {{"
         return "\n".join([*comments, head]) + f"\n{statements(function.lines)}}}"

@@ -177,6 +177,10 @@ class Dialect(DialectLibrary):
         """The text of a u32 constant that compilers should keep in a register, for instructions with another constant."""
         return number
 
+    def wide(self, index: str) -> str:
+        """The text of a u32 index to which constants are added: without wrapping around, they may become part of a load."""
+        return index
+
     def unroll_hint(self, count: int) -> list[str]:
         """The hint before a loop to unroll `count` iterations; none if the language has no such hint."""
         return [self.unrolling.format(count)] if self.unrolling else []

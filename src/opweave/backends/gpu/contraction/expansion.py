@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -88,14 +88,17 @@ class BlockReader:
     def readers(self) -> list[ElementReader]:
         return [self._values] if self._unit is None else [self._values, self._unit]
 
-    def load(self, row: str, block: str) -> str:
-        """The value of a block; the texts of its row and its position in the row are empty for 0."""
-        value = self._values.load(_place(row, block, self.blocks), 1)
+    def load(self, row: str, block: str, place: Callable[[str, str, int], str]) -> str:
+        """The value of a block; the texts of its row and its position in the row are empty for 0.
+
+        `place` is `_place`, or adds a constant to its result.
+        """
+        value = self._values.load(place(row, block, self.blocks), 1)
         if self._unit is None:
             return value
         units = self.blocks // self.of_unit
         unit = "" if units == 1 or not block else block if self.of_unit == 1 else f"{part(block)} / {self.of_unit}u"
-        return f"f32({value}) * {self._unit.load(_place(row, unit, units), 1)}"
+        return f"f32({value}) * {self._unit.load(place(row, unit, units), 1)}"
 
 
 class QuantizedReader(ElementReader):
@@ -114,6 +117,7 @@ class QuantizedReader(ElementReader):
         self.by_word = self.quantized.is_whole(self.deep)
         self._in_words = is_in_words(matrix.source, features)
         self._bytes = ByteReader(name, matrix.source, features)
+        self._wide = features.dialect.wide
         q = self.quantized
         self._scale = BlockReader(f"{name}_scale", q.scale, q.scale_unit, features)
         self._zero: ByteReader | None = None
@@ -199,20 +203,28 @@ class QuantizedReader(ElementReader):
             return f"fma(f32({number}), {block['scale']}, {block['minimum']})"
         return f"(f32({number}) - {block.get('zero', f'{self.quantized.middle}.0f')}) * {block['scale']}"
 
-    def block_values(self, line: str, term: str, step: int = 1) -> dict[str, str]:
-        """The scale, and the zero point or the minimum, of the block of an element; `term` is in groups of `step` terms."""
+    def block_values(self, line: str, term: str, step: int = 1, after: int | None = None) -> dict[str, str]:
+        """The scale, and the zero point or the minimum, of the block of an element; `term` is in groups of `step` terms.
+
+        If each line has blocks of its own, the block may be that of the line `after` lines behind `line`.
+        """
         q = self.quantized
+
+        def place(row: str, block: str, blocks: int) -> str:
+            text = _place(row, block, blocks)
+            return text if after is None or not row else plus(self._wide(text), after * blocks)
+
         row = "" if q.rows == 1 else part(line) if q.block_lines == 1 else f"{part(line)} / {q.block_lines}u"
         size = q.block_terms // step
         block = "" if q.blocks == 1 else part(term) if size == 1 else f"{part(term)} / {size}u"
-        values = {"scale": self._scale.load(row, block)}
+        values = {"scale": self._scale.load(row, block, place)}
         if self._minimum is not None:
-            values["minimum"] = self._minimum.load(row, block)
+            values["minimum"] = self._minimum.load(row, block, place)
         elif self._zero is not None and q.bits == 8:
-            values["zero"] = f"f32({self._zero.load(_place(row, block, q.blocks), 1)})"
+            values["zero"] = f"f32({self._zero.load(place(row, block, q.blocks), 1)})"
         elif self._zero is not None:
             in_byte, mask = 8 // q.bits, (1 << q.bits) - 1
-            byte = self._zero.load(_place(row, block and f"{part(block)} / {in_byte}u", -(-q.blocks // in_byte)), 1)
+            byte = self._zero.load(place(row, block and f"{part(block)} / {in_byte}u", -(-q.blocks // in_byte)), 1)
             values["zero"] = f"f32({byte} & {mask}u)"
             if block:
                 values["zero"] = f"f32(({byte} >> ({part(block)} % {in_byte}u * {q.bits}u)) & {mask}u)"

@@ -480,14 +480,17 @@ class _Writing:
         stride = self.sections[s].many[0].stride // self.deep
         for name, c, j, n in self._chunk_names(s, count):
             reader, chunk = self.many[s][j], self._chunk(first, c)
-            place = self._plus(f"start + {chunk}", n * stride)
+            # The constants become part of the loads, whose address is computed once.
+            place = self._plus(plus(self.features.dialect.wide(f"start + {first}"), c * self.team), n * stride)
             values = {name: reader.load(place, self.deep)}
             if isinstance(reader, QuantizedReader):
                 values = {name: reader.word(place)}
-                if upper := reader.upper_of_word(place):
+                if upper := reader.upper_of_word(self._plus(f"start + {chunk}", n * stride)):
                     values[f"{name}_upper"] = upper
                 if reader.by_word:
-                    block = reader.block_values(self._line(reader, n), chunk, self.deep)
+                    has_own = reader.quantized.block_lines == 1
+                    line, after = ("line", n) if has_own else (self._line(reader, n), None)
+                    block = reader.block_values(line, chunk, self.deep, after)
                     values |= {f"{name}_{part}": text for part, text in block.items()}
             for variable, value in values.items():
                 yield f"{declared} {variable} = {value};".lstrip()
