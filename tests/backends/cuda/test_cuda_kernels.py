@@ -198,6 +198,7 @@ def test_workgroups_reduce_rows_with_one_barrier_each(length: int, data_type: Da
         text = kernel.source.partition(PRELUDE)[2]
         is_warp = kernel.invocations[0] == 32
         assert text.count("workgroupBarrier();") == (0 if is_warp else text.count("for (var bits")), text
+        assert not re.search(r"if \(.*_value", text), text  # branches would keep loads apart
 
 
 @pytest.mark.long

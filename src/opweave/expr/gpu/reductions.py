@@ -63,16 +63,20 @@ class State:
         return [*lines, *self._choice("other_value", "other")]
 
     def _choice(self, value: str, position: str) -> list[str]:
-        """Keep the first position of the extreme value; NaN wins."""
+        """Keep the first position of the extreme value; NaN wins.
+
+        There are no branches: a loop would wait for each element before it loads the next one.
+        """
         sign = ">" if self.node.reduction == "arg_max" else "<"
         better, same = f"{value} {sign} {self.value}", f"{value} == {self.value}"
         if self.type in FLOATS:
-            better = f"!is_nan({self.value}) && ({better} || is_nan({value}))"
-            same = f"{same} || (is_nan({self.value}) && is_nan({value}))"
+            better = f"!is_nan({self.value}) & (({better}) | is_nan({value}))"
+            same = f"({same}) | (is_nan({self.value}) & is_nan({value}))"
         return [
-            f"if (({better}) || (({same}) && {position} < {self.name})) {{",
-            f"    {self.value} = {value};",
-            f"    {self.name} = {position};",
+            "{",
+            f"    let is_chosen = ({better}) | (({same}) & ({position} < {self.name}));",
+            f"    {self.value} = select({self.value}, {value}, is_chosen);",
+            f"    {self.name} = select({self.name}, {position}, is_chosen);",
             "}",
         ]
 
