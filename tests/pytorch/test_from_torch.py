@@ -236,6 +236,8 @@ def test_writes_to_views() -> None:
         y.t()[1].mul_(2)
         left, right = y.chunk(2, 1)
         left.neg_()
+        y.narrow(1, -2, 1).mul_(3)
+        y.mT.swapaxes(0, 1).movedim((1, 0), (0, 1))[2, 1:].add_(4)
         alias = y.view(3, 4)
         y[:, 3].zero_()
         return y, row, alias + 0, right

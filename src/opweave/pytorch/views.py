@@ -361,6 +361,23 @@ def _transpose_back(b: Any, old: MLOperand, new: MLOperand, first: int = 0, seco
     return b.transpose(new, permutation=order)
 
 
+def _move_back(b: Any, old: MLOperand, new: MLOperand, source: Any, destination: Any) -> MLOperand:
+    sources, destinations = (
+        [axis % old.rank for axis in ([axes] if isinstance(axes, int) else axes)] for axes in (source, destination)
+    )
+    order = [axis for axis in range(old.rank) if axis not in sources]
+    for place, axis in sorted(zip(destinations, sources, strict=True)):
+        order.insert(place, axis)
+    return _permute_back(b, old, new, order)
+
+
+def _narrow_back(b: Any, old: MLOperand, new: MLOperand, dim: int, start: Any, length: Any) -> MLOperand:
+    from .converters.indexing import from_start, slice_scatter
+
+    first = from_start(start, old.shape[dim])
+    return slice_scatter(b, old, new, dim, first, first + length)
+
+
 def _slice_back(b: Any, old: MLOperand, new: MLOperand, *args: Any, **kwargs: Any) -> MLOperand:
     from .converters.indexing import slice_scatter
 
@@ -409,13 +426,15 @@ _WRITERS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("alias", "detach", "contiguous", "lift", "to", "type_as", "conj_physical"), _same),
     **dict.fromkeys((name.removeprefix("aten::") for name in _DROPOUTS), _same),
     "permute": _permute_back,
-    "transpose": _transpose_back,
-    "t": _transpose_back,
+    **dict.fromkeys(("transpose", "swapaxes", "swapdims", "t"), _transpose_back),
+    "mT": lambda b, old, new: _transpose_back(b, old, new, -2, -1),
+    **dict.fromkeys(("movedim", "moveaxis"), _move_back),
     "numpy_T": lambda b, old, new: _permute_back(b, old, new, range(old.rank)[::-1]),
     **dict.fromkeys(
         (f"{prefix}{name}" for prefix in ("", "unsafe_") for name in ("chunk", "split", "split_with_sizes")),
         _join_back,
     ),
+    "narrow": _narrow_back,
     "unbind": _stack_back,
     "slice": _slice_back,
     "select": _select_back,

@@ -35,7 +35,7 @@ def _bound(position: Any, size: Any) -> Any:
     return choose(is_less(position, 0), larger(size + position, 0), smaller(position, size))
 
 
-def _from_start(index: Any, size: Any) -> Any:
+def from_start(index: Any, size: Any) -> Any:
     """An index within a dimension, counted from the start."""
     return choose(is_less(index, 0), size + index, index)
 
@@ -52,13 +52,13 @@ def _(b: MLGraphBuilder, self: MLOperand, dim: int = 0, start: Any = None, end: 
 @converts("aten.narrow.default", "aten.narrow_copy.default")
 def _(b: MLGraphBuilder, self: MLOperand, dim: int, start: Any, length: Any) -> MLOperand:
     axis = axis_of(dim, self.rank)
-    return window(b, self, axis, _from_start(start, self.shape[axis]), length)
+    return window(b, self, axis, from_start(start, self.shape[axis]), length)
 
 
 @converts("aten.select.int", "aten.select_copy.int")
 def _(b: MLGraphBuilder, self: MLOperand, dim: int, index: Any) -> MLOperand:
     axis = axis_of(dim, self.rank)
-    row = window(b, self, axis, _from_start(index, self.shape[axis]), 1)
+    row = window(b, self, axis, from_start(index, self.shape[axis]), 1)
     return b.reshape(row, [size for k, size in enumerate(self.shape) if k != axis])
 
 
@@ -94,7 +94,7 @@ def _replace_rows(b: MLGraphBuilder, x: MLOperand, new: MLOperand, axis: int, ro
 def select_scatter(b: MLGraphBuilder, self: MLOperand, src: MLOperand, dim: int, index: Any) -> MLOperand:
     """Replace one position along an axis."""
     axis = axis_of(dim, self.rank)
-    position = _from_start(index, self.shape[axis])
+    position = from_start(index, self.shape[axis])
     row = b.reshape(src, [*self.shape[:axis], 1, *self.shape[axis + 1 :]])
     return slice_scatter(b, self, row, axis, position, position + 1)
 
