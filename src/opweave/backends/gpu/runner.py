@@ -85,7 +85,7 @@ class GpuKernelRunner(Runner, Generic[Bound]):
             unrolled += repeated if repetition is None else repetition.unroll(repeated, sizes, places)
             numbers += own * ((len(unrolled) - len(numbers)) // len(own))
         self.steps, self.kernel_numbers, self._has_names = unrolled, tuple(numbers), False
-        vars(self).pop("_numbers", None)  # those of the program with names
+        vars(self).pop("_steps_of", None)  # those of the program with names
         renamed = {old: new for old, new in places.items() if old.kind == "constant" and new is not old}
         self._constants = {
             **self._constants,
@@ -184,16 +184,16 @@ class GpuKernelRunner(Runner, Generic[Bound]):
         return times
 
     @cached_property
-    def _numbers(self) -> Mapping[Node, list[int]]:
+    def _steps_of(self) -> Mapping[Node, list[int]]:
         """The indices of the steps that compute each node."""
-        numbers: dict[Node, list[int]] = {}
+        indices: dict[Node, list[int]] = {}
         for number, step in enumerate(self.steps):
             for node in step.nodes:
-                numbers.setdefault(node, []).append(number)
-        return numbers
+                indices.setdefault(node, []).append(number)
+        return indices
 
     def describe(self, nodes: Sequence[Node]) -> tuple[How, str]:
-        numbers = sorted({number for node in nodes for number in self._numbers.get(node, ())})
+        numbers = sorted({number for node in nodes for number in self._steps_of.get(node, ())})
         title = self.backend.title
         if not numbers:
             return "native", f"{title}: no kernel of its own"
@@ -201,7 +201,10 @@ class GpuKernelRunner(Runner, Generic[Bound]):
         node = nodes[0]
         if len(nodes) == 1 and is_users_kernel(node, self.backend):
             return "kernel", f"{title}: {kernels}, {node.op.kernels[self.backend.name].detail}"
-        return "native", f"{title}: {kernels}" + ("" if self._unrounded.isdisjoint(nodes) else f", {KEEPS_FLOAT32}")
+        remarks = dict.fromkeys(self.steps[number].remark for number in numbers)
+        if not self._unrounded.isdisjoint(nodes):
+            remarks[KEEPS_FLOAT32] = None
+        return "native", ", ".join([f"{title}: {kernels}", *filter(None, remarks)])
 
     @abstractmethod
     def time_kernels(self, runs: Sequence[Bound | None]) -> list[int]:

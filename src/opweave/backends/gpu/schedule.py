@@ -40,7 +40,7 @@ from .rules.flash import attend
 from .rules.products import TAKE_VIEWS
 from .rules.results import Products, Scatter, Staged, Stages, view_of
 from .shared_operand import merge_steps
-from .steps import Buffer, Kernels
+from .steps import Buffer, Kernels, KernelStep
 
 MAX_UNLIKE = 3
 """The largest number of layers of a run that are scheduled until one begins and ends in the same state."""
@@ -77,10 +77,26 @@ class Schedule:
         self._nodes(graph.nodes, {node: match for match in matches for node in match.nodes})
         for operand in graph.outputs.values():
             self._in_memory(operand)
-        steps, unrounded = merge_steps(self._kernels.steps, features, rounds=self._rounds)
+        steps, unrounded = merge_steps(self._read_steps(), features, rounds=self._rounds)
         self.steps = prefetch_matrices(steps, features)
         self.unrounded |= unrounded
         self.begun = self._kernels.begun
+
+    def _read_steps(self) -> list[KernelStep]:
+        """The steps whose results something reads: a graph may use some results of an operation only.
+
+        Users' kernels are kept. One that writes nothing may have a mistake, which the compiler reports.
+        """
+        read: set[Buffer] = set()
+        needed: list[KernelStep] = []
+        for step in reversed(self._kernels.steps):
+            written = [place for place, writes in zip(step.places, step.kernel.writes, strict=True) if writes]
+            # A repetition reads what the one before has written.
+            is_read = step.repetition or any(place.kind == "output" or place in read for place in written)
+            if is_read or any(is_users_kernel(node, self.backend) for node in step.nodes):
+                needed.append(step)
+                read.update(step.places)
+        return needed[::-1]
 
     # Operands --------------------------------------------------------------------------------------------------------
 
@@ -347,9 +363,12 @@ class Schedule:
         """Schedule an operation of several kernels. Equal operations share their stages."""
         for source, operand in zip(staged.inputs, iter_operands(node.inputs), strict=True):
             self._kernels.alias(source, self._in_memory(operand))
-        stages, results = staged.plan_for(self.features)
+        plan, results = staged.plan_for(self.features)
         targets = {result: self._target(operand) for operand, result in zip(node.outputs, results, strict=True)}
-        self._kernels.add_stages(stages, targets, (node,), node.title)
+        start = len(self._kernels.steps)
+        self._kernels.add_stages(plan.stages, targets, (node,), node.title)
+        for step in self._kernels.steps[start:]:
+            step.remark = plan.remark
         for operand, result in zip(node.outputs, results, strict=True):
             self._memory(operand, self._kernels.places[result])
 

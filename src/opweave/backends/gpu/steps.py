@@ -144,7 +144,7 @@ class KernelStep:
     `copies` is (input, output) if the kernel only copies an input that later kernels update. The kernel is skipped if both
     share memory. `program` is the formula of a kernel that computes an expression without sizes. `numbers` are the values of
     the kernel's `sizes` and `divisors`. `titles` has other titles for the nodes that the kernel's title names: equal layers
-    share kernels. Adjacent steps of a `repetition` are repeated together.
+    share kernels. Adjacent steps of a `repetition` are repeated together. `remark` is that of the `Stages`.
     """
 
     kernel: GpuKernel
@@ -155,6 +155,7 @@ class KernelStep:
     numbers: tuple[int, ...] = ()
     titles: Mapping[str, str] = field(default_factory=dict)
     repetition: Repetition | None = None
+    remark: str = ""
 
     @property
     def title(self) -> str:

@@ -295,6 +295,7 @@ class _Chunks:
 
     def results(self, columns: Sequence[int], like: Traced, more: Callable[..., Traced] | None = None) -> list[Traced]:
         """The outputs [batches, tokens, *columns] in the data type of `like`, plus `more`, and the last state."""
+        self.stages.remark = f"in chunks of {self.chunk} tokens"
         self.query, self.key, self.value = map(self._whole_chunks, (self.query, self.key, self.value))
         self.decays = decays = None if self.decay is None else _Decays(self, self.decay)
         keys, values = self._vectors(self.key, 1), self._vectors(self.value, self.inner)

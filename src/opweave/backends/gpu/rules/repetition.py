@@ -135,11 +135,15 @@ def _run(recurrence: Recurrence, operands: Sequence[Input], stages: Stages) -> l
     if parts is not None:
         before = len(stages.stages)
         try:
-            return _run_in_chunks(recurrence, parts, count, operands, stages)
+            chunked = _run_in_chunks(recurrence, parts, count, operands, stages)
         except _TooManyStepsError:
             raise
         except NotSupportedError:  # too many buffers, or too much memory
             del stages.stages[before:]
+        else:
+            # An operation in chunks of tokens may carry the states between them by this recurrence.
+            stages.remark = stages.remark or f"in {count} chunks of steps"
+            return chunked
     descs = [operand.desc for operand in operands]
     results = [stages.array(desc.data_type, desc.shape) for desc in recurrence.results_for(descs)]
     _run_steps(recurrence, operands, results, recurrence.length_for(descs), stages, "the steps")

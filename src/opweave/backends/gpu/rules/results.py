@@ -75,10 +75,14 @@ class ResultStage:
 
 
 class Stages:
-    """Collects the stages of an operation in execution order."""
+    """Collects the stages of an operation in execution order.
+
+    Attributes:
+        remark: the way in which the stages compute the operation, for `explain`; empty if there is one way only.
+    """
 
     def __init__(self, features: Features) -> None:
-        self.features = features
+        self.features, self.remark = features, ""
         self.stages: list[ResultStage] = []
         self._count = 0
 
@@ -151,25 +155,25 @@ class Staged:
     ) -> None:
         self.plan, self.names_needed, self.may_exceed_limits = plan, names_needed, may_exceed_limits
         self.inputs: tuple[Input, ...] = ()
-        self._plans: dict[Features, tuple[list[ResultStage], list[Input]]] = {}
+        self._plans: dict[Features, tuple[Stages, list[Input]]] = {}
 
     def fits(self, features: Features, max_byte_length: int) -> bool:
         """Whether a device can run the stages, whose arrays may have at most `max_byte_length` bytes."""
         if not self.may_exceed_limits:
             return True
         try:
-            stages, _ = self.plan_for(features)
+            plan, _ = self.plan_for(features)
         except NotSupportedError:
             return False
-        targets = (target for stage in stages for target in stage.targets)
-        programs = (stage.content for stage in stages if isinstance(stage.content, Workgroups))
+        targets = (target for stage in plan.stages for target in stage.targets)
+        programs = (stage.content for stage in plan.stages if isinstance(stage.content, Workgroups))
         has_room = all(target.desc.byte_length <= max_byte_length for target in targets)
         return has_room and all(program.fits(features) for program in programs)
 
-    def plan_for(self, features: Features) -> tuple[list[ResultStage], list[Input]]:
+    def plan_for(self, features: Features) -> tuple[Stages, list[Input]]:
         """The stages for a device, and the results. Equal operations share one plan."""
         if features not in self._plans:
             stages = Stages(features)
             results = [source_of(array) for array in self.plan(stages)]
-            self._plans[features] = stages.stages, results
+            self._plans[features] = stages, results
         return self._plans[features]
