@@ -177,11 +177,11 @@ def test_single_images_have_kernels_if_they_come_first(
 
 
 @pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
-@pytest.mark.parametrize(("height", "is_aligned"), [(64, True), (63, False)])
-def test_triton_knows_that_pixels_are_aligned(context: ow.MLContext, height: int, is_aligned: bool) -> None:
+@pytest.mark.parametrize(("height", "width", "is_aligned"), [(64, 64, True), (63, 64, True), (63, 66, False)])
+def test_triton_knows_that_pixels_are_aligned(context: ow.MLContext, height: int, width: int, is_aligned: bool) -> None:
     """It loads 16 bytes at once then, as in the static kernel."""
     graph = build(context, lambda b, x, n, m: b.conv2d(x(1, 96, n, m), weights(b, x, 96, 96, 1, 1)).relu(), "float32")
-    (kernel,) = kernels_of(_version_at(graph, {"n": height, "m": 64}))
+    (kernel,) = kernels_of(_version_at(graph, {"n": height, "m": width}))
     assert kernel.compiler == "triton"
     assert ("'n0': '=i32:16'" in kernel.source, "'n0': '=i32'" in kernel.source) == (is_aligned, not is_aligned)
 
