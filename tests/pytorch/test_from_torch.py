@@ -622,6 +622,7 @@ def test_sizes_without_a_graph() -> None:
         ),
         lambda x: (x[-(x.shape[0] // 2) :], x[: -(x.shape[0] // 2)], x[x.shape[0] + 5 :], x[x.shape[0] - 2 :]),
         lambda x: (x.slice_scatter(x[: x.shape[0] // 2], 0, -(x.shape[0] // 2)), x.select(0, -(x.shape[0] // 2))),
+        lambda x: functional.interpolate(x[None, None], scale_factor=(1.5, 2), mode="bilinear", align_corners=True),
     ],
 )
 def test_sizes_that_programs_compute(function: Any) -> None:

@@ -32,7 +32,7 @@ from ..context.builder import NamedBuilder
 from ..context.context import MLContext
 from ..core.graph import Desc, MLOperand
 from ..core.reals import RealSize
-from ..core.sizes import Size, Symbol
+from ..core.sizes import Size, Symbol, UnknownSizeError
 from ..support.errors import MLError, NotSupportedError, ValidationError
 from ..support.settings import STRICT
 from . import converters as converters  # importing them registers them
@@ -426,7 +426,10 @@ def _call_python(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], no
     function = _FUNCTIONS.get(target, target)
     if function is target and getattr(target, "__module__", "") not in ("_operator", "builtins", "math"):
         raise NotSupportedError(f"from_torch: {place_of(node)} calls {target}, which is no operator of PyTorch")
-    return function(*args, **kwargs)
+    try:
+        return function(*args, **kwargs)
+    except UnknownSizeError as error:
+        raise NotSupportedError(f"from_torch: {place_of(node)}: {error}; leave its dimension fixed") from None
 
 
 # Constants -----------------------------------------------------------------------------------------------------------

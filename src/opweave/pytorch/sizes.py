@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
-from ..core.sizes import Dimension, Size, call_of
+from ..core.sizes import Dimension, Size, Symbol, call_of
 from ..support.errors import NotSupportedError
 
 
@@ -72,8 +72,10 @@ def _extreme(kind: str, of_numbers: Callable[..., Any], sizes: Any) -> Any:
 
 def _round_constant(function: Callable[[float], int], number: Any) -> int:
     """An integer of a constant, whose value PyTorch does not know while it exports."""
-    if isinstance(number, Size):
-        raise NotSupportedError(f"a size is {number} as a real number, rounded, a formula that sizes do not have")
+    if isinstance(number, Symbol):
+        raise NotSupportedError(
+            f"from_torch: a size is {number} as a real number, rounded, a formula that sizes do not have"
+        )
     return function(number)
 
 

@@ -9,6 +9,7 @@ from ... import composites
 from ...context.builder import MLGraphBuilder
 from ...core.dtypes import is_float
 from ...core.graph import MLOperand
+from ...core.sizes import is_unknown
 from ..registry import converts, refuse_if
 
 Mode = Literal["nearest", "linear", "cubic"]
@@ -36,7 +37,10 @@ def _resize(
     factors = (
         None if scales is None or any(scale is None for scale in scales) else [float(scale or 0) for scale in scales]
     )
-    if options.get("coordinate_transformation_mode") == "align_corners" and output_size is not None:
+    if options.get("coordinate_transformation_mode") == "align_corners" and factors is not None:
+        if output_size is None:  # formulas of sizes, which the scales give
+            output_size = composites.resize(b, input, axes=axes, scales=factors, mode=mode, **options).shape[2:]
+            refuse_if(any(map(is_unknown, output_size)), "it aligns corners, and its sizes have no formula")
         factors = None
     if factors is not None:
         refuse_if(min(factors) <= 0, f"its scales are {factors}")
