@@ -63,7 +63,7 @@ def with_recurrences(graph: Graph, origin: Mapping[Node, Node], backend: Backend
 
 
 def _runs_as_one_kernel(node: Node, recurrence: Recurrence, operands: Sequence[Operand], backend: Backend) -> bool:
-    """Whether the device has one kernel for all steps of a loop, and the loop has work for it."""
+    """Whether a device has one kernel for all steps of a loop, and the loop has enough work for it."""
     elements, terms = sum(desc.element_count for desc in node.attributes["body"].outputs), _terms_of(recurrence.step)
     if estimate(node.attributes["length"]) * (estimate(elements) + terms) < MIN_ELEMENTS:
         return False
@@ -94,7 +94,7 @@ def has_kernel(backend: Backend, recurrence: Recurrence, operands: Sequence[Oper
 
 
 def recurrence_of_loop(node: Node, *, rounds: bool) -> tuple[Recurrence, list[Operand]] | None:
-    """The recurrence of a loop, and its operands; None if operations of the body have no formula, or its end is not known."""
+    """The recurrence of a loop and its operands; None for an unknown number of steps, or operations without a formula."""
     attributes = node.attributes
     length = attributes["length"]
     states, scanned, captured = (tuple(node.inputs[name] or ()) for name in ("states", "scanned", "captured"))
@@ -130,7 +130,7 @@ def recurrence_of_loop(node: Node, *, rounds: bool) -> tuple[Recurrence, list[Op
 
 
 def _step_graph(graph: Graph) -> Graph | None:
-    """The graph of a body in operations that have formulas; None if other operations remain, or if there are too many."""
+    """Decompose a body into operations with formulas; None if others remain, or if there are too many."""
     if any(node.op is loop and not _is_short(node) for node in graph.nodes):
         return None
     if not all(map(_is_step, graph.nodes)):
@@ -149,7 +149,7 @@ def _is_short(node: Node) -> bool:
 
 def _is_step(node: Node) -> bool:
     """Whether an operation may be part of the formula of a step."""
-    return (node.op.formula is not None or node.op in FORMULAS) and not node.is_beyond
+    return (node.op.formula is not None or node.op in FORMULAS) and not node.has_further_types
 
 
 def _formula_of(op: Op[..., Any]) -> Callable[..., Any]:
@@ -248,7 +248,7 @@ MAX_INNER_STEPS = 8
 """The largest number of iterations of a loop that is unrolled in the formula of a body. An estimate."""
 
 MAX_STEPS = 8
-"""The largest number of iterations of a program on a device: submitting it takes the time of a few kernels. An estimate."""
+"""Maximum number of iterations in a program on a device. Submitting it takes as long as a few kernels. An estimate."""
 
 MAX_STEP_NODES = 64
 """The largest number of operations of such a program."""

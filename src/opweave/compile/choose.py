@@ -81,7 +81,7 @@ class Chooser:
         yield Implementation(self._host.name, f"{self._host.name} has no rule for it" if refusal is None else refusal)
         if any(device in op.kernels for device in HOST_KERNELS):
             yield Implementation(node.serial)  # kernels stand alone
-        if node.is_beyond:
+        if node.has_further_types:
             for other in self._type_stand_ins:
                 yield Implementation(other.name, "" if other.supports(node) else f"{other.name} has no rule for it")
             if op.decomposition is not None and not op.is_derived:

@@ -1,6 +1,7 @@
 """Clamp integers that a graph computes to the ranges that operations declare (`Op.value_range`).
 
-Constants and inputs are checked. Of other values, kernels differ: some fail, some count from the end, some clamp.
+Constants and inputs are checked before a run. With other values outside of the range, some kernels fail, some count from
+the end, and some clamp.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ def _choose_for(
     """Choose what runs each node, and decompose the nodes that nothing runs whole."""
     host = _host_of(backend)
     stand_in = None if host.stand_in is None else _set_precision(discover()[host.stand_in], backend)
-    others = _type_stand_ins(host) if any(node.is_beyond for node in full.nodes) else []
+    others = _type_stand_ins(host) if any(node.has_further_types for node in full.nodes) else []
     engines: dict[Hashable, tuple[Backend, str]] = {
         engine.name: (engine, "cpu") for engine in (*others, stand_in, host) if engine
     }
@@ -303,7 +303,7 @@ def _choose_for(
 def nodes_on_host(graph: Graph, backend: Backend, device: str) -> dict[Node, str]:
     """The nodes of a graph that the host runs because the device cannot, with the reasons. Nothing is compiled.
 
-    The device need not be there (`Backend.for_absent_device`). Operations that are of the host on all devices do not count.
+    The device need not be there (`Backend.for_absent_device`). Operations that the host runs for all devices do not count.
     """
     if backend.space.is_host:
         return {}

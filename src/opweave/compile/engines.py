@@ -240,9 +240,9 @@ def keep(digest: str, measurement: Measurement, on: str = "") -> bool:
 
 
 def keep_for_names(outline: str, backend: Backend, measurement: Measurement) -> None:
-    """Keep a measurement of one shape of a graph with names, whose `outline` is given.
+    """Store a measurement of one shape of a graph with names; `outline` identifies the graph.
 
-    If the default stays, the measurement only replaces an earlier one: without a file, new shapes need no search.
+    A measurement that chooses the default only replaces an earlier one: without a file, new shapes need no search.
     """
     ways = _all_ways(backend)
     if measurement.chosen != backend.name or measurement.subject in find(lambda: outline, ways):

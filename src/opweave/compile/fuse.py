@@ -57,12 +57,14 @@ def move_to_loops(
 ) -> dict[Node, Hashable]:
     """The kinds of nodes, with `EXPRESSION` for those of `engine` that are faster in compiled loops.
 
-    An operation may use `threads`. The work of a loop is at most `most`.
+    `threads` is the number of threads of an operation, and `most` the maximum work of a loop.
     """
     expressions = {node for node in graph.nodes if kinds[node] == EXPRESSION}
     # Nodes of the engine that could be compiled loops.
     able = {
-        node for node in graph.nodes if kinds[node] == engine and node.op.formula is not None and not node.is_beyond
+        node
+        for node in graph.nodes
+        if kinds[node] == engine and node.op.formula is not None and not node.has_further_types
     }
     winners = {node for node in able if wins(node, engine)}
     is_large = any(estimate(output.desc.element_count) >= MIN_ELEMENTS for n in graph.nodes for output in n.outputs)

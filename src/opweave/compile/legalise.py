@@ -142,7 +142,7 @@ def legalise(
 
     `backend` is for messages. With `has_results`, outputs that are inputs or constants after a decomposition become an
     `identity` of them: builders of WebNN require results of operations. `decomposition_of` returns the function by which a
-    node is replaced. `exceptions` has a predicate instead of `supports` for some nodes of `graph`, and what they become.
+    node is replaced. For some nodes of `graph` and their parts, `exceptions` has a predicate in place of `supports`.
 
     Raises:
         NotSupportedError: a node has neither a rule nor a decomposition.

@@ -129,7 +129,7 @@ class _Fusion:
             and op.formula is not None
             and not op.is_alternative
             and len(node.outputs) == 1
-            and not node.is_beyond
+            and not node.has_further_types
             and self.may_fuse(node)
         )
 

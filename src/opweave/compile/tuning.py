@@ -173,7 +173,7 @@ def try_ways(
 
 
 def default_measurement(model: str, subject: str, ways: Mapping[str, Backend]) -> Measurement:
-    """The measurement of a graph that was not measured: the first of the ways is chosen."""
+    """A stand-in for a measurement, which chooses the first of the ways."""
     return Measurement(model, subject, next(iter(ways)), {}, {}, 0, engines.machine(ways), engines.versions(ways))
 
 

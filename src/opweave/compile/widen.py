@@ -15,7 +15,7 @@ from ..core.graph import Node, Operand, is_widening, map_operands
 def may_widen(node: Node, backend: Backend) -> bool:
     """Whether casts around a node leave the back end with data types that it computes."""
     beyond = node.data_types.difference(backend.computes)
-    return bool(beyond) and node.is_beyond and not is_widening(node) and beyond.issubset(backend.stores)
+    return bool(beyond) and node.has_further_types and not is_widening(node) and beyond.issubset(backend.stores)
 
 
 def wide_decomposition(node: Node) -> Callable[..., Any]:

@@ -21,17 +21,17 @@ from ..support.records import record
 Row = TypeVar("Row")
 
 MIN_GAIN = 1.5
-"""Smaller gains do not pay for compiling an expression, and for fusions that the engine would have done."""
+"""Minimum gain of an expression. Smaller ones do not pay for compiling it, and for fusions that the engine would have done."""
 
 MIN_GAIN_OF_PRODUCTS = 1.2
-"""The same for matrix products, whose loop includes the epilogue that the engine would have fused, such as an activation."""
+"""Minimum gain of a matrix product. Its loop includes an epilogue that the engine would have fused, such as an activation."""
 
 PATH = os.path.join(os.path.dirname(__file__), "winners.txt")
 
 
 @record(eq=True)
 class Winner:
-    """An operation that is faster as a compiled expression than by the kernel of an engine.
+    """An operation that is faster as a compiled expression than as the kernel of an engine.
 
     Attributes:
         data_type: of its last operand.

@@ -221,8 +221,8 @@ class Node:
         return self.remember(_data_types_of)
 
     @property
-    def is_beyond(self) -> bool:
-        """Whether an operand or a result has a data type beyond the specification."""
+    def has_further_types(self) -> bool:
+        """Whether an operand or a result has a data type that the specification lacks."""
         return not self.data_types <= _SPECIFIED
 
     @property

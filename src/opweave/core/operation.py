@@ -97,19 +97,19 @@ _OF_SIGNATURES = (
     "parameters", "operands", "attributes", "positional", "defaults", "_converters", "sequences", "flags", "positional_flags",
     "_has_several_results", "__signature__",
 )  # fmt: skip
-"""Attributes that members of a family share: reading 120 signatures would take several milliseconds of each start."""
+"""Attributes that the members of a family share. Inspecting 120 signatures would add several milliseconds to each start."""
 
 Text: TypeAlias = str | Callable[[], str]
-"""A text, or a function that makes it: few programs read docstrings, which take milliseconds of each start."""
+"""A text, or a function that returns it. Few programs read docstrings, and formatting all adds milliseconds to each start."""
 
 
 def text_of(text: Text) -> str:
-    """Return a text; make it if it is a function."""
+    """Return a text, or the result of the function that returns it."""
     return text if isinstance(text, str) else text()
 
 
 class _Docstring:
-    """`__doc__` of operations, which is made when it is first read; `of_class` is that of the class."""
+    """`__doc__` of operations, formatted when it is first read. `of_class` is the docstring of the class itself."""
 
     def __init__(self, of_class: str | None) -> None:
         self._of_class = of_class
@@ -177,7 +177,7 @@ class Op(Generic[P, R]):
         limits: Mapping[str, Limits],
         family: Op[..., Any] | None = None,
     ) -> None:
-        """Declare an operation by its function; `family` is an operation with the same one."""
+        """Declare an operation by its function. `family` is another operation with this function and signature."""
         self.function, self.name, self.__name__, self.__qualname__ = function, name, name, name
         self.doc, self.__module__ = doc, function.__module__
         self.__wrapped__ = function  # for doctest and `inspect.getsource`

@@ -38,7 +38,7 @@ MAX_STATIC = 16
 
 
 class ExpressionKernel(Protocol):
-    """A program that is ready to run. If it has sizes that are known only at a run, the kernel `at` these sizes runs."""
+    """A program that is ready to run. If it has sizes with names, `at` returns the kernel to run for certain sizes."""
 
     @property
     def detail(self) -> str:

@@ -58,8 +58,8 @@ def save(
             sizes alone, and the file cannot check them: results for other sizes may be wrong.
 
     Raises:
-        ValidationError: a name cannot be encoded as UTF-8, as ONNX requires; `operators` is neither; or `path` is not a
-            regular file, and the weights need a second one; `input_shapes` do not fit.
+        ValidationError: a name cannot be encoded as UTF-8, as ONNX requires; `operators` is not one of the two; the weights
+            need a second file, and `path` is not a regular file; or `input_shapes` do not fit.
         NotSupportedError: an operation cannot be written for sizes with names, or the graph has rules for sizes; it can be
             written for certain `input_shapes`.
         InvalidStateError: the graph is destroyed.
@@ -142,7 +142,7 @@ def _name_by_labels(model: ModelProto) -> None:
 
 
 def _output_names(graph: Graph) -> dict[str, str]:
-    """Name of an output -> its name in ONNX; see `save`."""
+    """The names of outputs in ONNX, by their names in the graph; see `save`."""
     both = [name for name in graph.outputs if name in graph.inputs]
     names = {name: name for name in graph.outputs if name not in both}
     for name in both:

@@ -68,9 +68,9 @@ def export(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None, d
 
 
 def _apart(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The arguments, with an own object for each tensor, and tensors in place of NumPy's arrays.
+    """The arguments, with a different object for each tensor, and tensors in place of NumPy's arrays.
 
-    PyTorch takes a tensor that is passed twice as one input, and a parameter that is passed as the parameter.
+    PyTorch makes one input of a tensor that is passed twice, and takes an argument that is a parameter as the parameter.
     """
     seen = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
 
@@ -162,7 +162,7 @@ def names_of(program: Any, module: Any, args: Sequence[Any], kwargs: Any, shapes
     by_input: list[dict[int, str]] = []
 
     def note(path: Any, value: Any, spec: Any) -> None:
-        # That of an integer is a dimension itself.
+        # The spec of an integer is a dimension.
         axes = spec if isinstance(spec, (tuple, list)) else ()
         for axis in spec if isinstance(spec, Mapping) else ():
             require(

@@ -109,7 +109,7 @@ class BodyRunner(Runner):
                     step.part.runner.abandon()
 
     def cache_keys(self) -> Iterable[tuple[str, str]]:
-        """Key and kind of what the cache on disk has of the bodies."""
+        """Key and kind of the files of the bodies in the cache on disk."""
         return {key for program in self.programs for key in program.cache_keys()}
 
     def exporters(self) -> Iterable[Callable[[], Exported]]:
@@ -132,7 +132,7 @@ class BodyRunner(Runner):
         return int(target.item())
 
     def describe_programs(self, heads: Sequence[str]) -> tuple[How, str]:
-        """Describe the bodies, each after a few words, by their operations; engines come first, as in other descriptions."""
+        """Name the engines, and the operations of each body behind its head."""
         engines: dict[str, None] = {}
         texts = []
         for head, program in zip(heads, self.programs, strict=False):
@@ -143,7 +143,7 @@ class BodyRunner(Runner):
 
 
 class BranchRunner(BodyRunner):
-    """Runs the first program if a flag is not 0, else the second one. `places` are those of their inputs."""
+    """Runs the first program if a flag is not 0, else the second one. `places` are the places of the inputs of each."""
 
     def __init__(
         self, title: str, programs: Sequence[Program], space: Space, condition: int, captured: Sequence[int]
@@ -176,7 +176,7 @@ class BranchRunner(BodyRunner):
 
 
 class LoopRunner(BodyRunner):
-    """Repeats a program; a second one of several iterations, which devices have, does most of the work."""
+    """Repeats a program. On a device, a second program of several iterations does most of the work."""
 
     def __init__(self, title: str, programs: Sequence[Program], space: Space, form: LoopForm) -> None:
         super().__init__(title, programs, space)

@@ -53,8 +53,8 @@ class Step:
         space: the space of the memory that it reads and writes.
         reads: the numbers of the values that it reads.
         writes: the numbers of the values that it writes.
-        bind: ties it to memory, in the order of `reads` and `writes`; the result runs it once.
-        segment: the number of the segment of the graph that it computes, or copies for.
+        bind: binds the step to memory, in the order of `reads` and `writes`, and returns a function that runs it once.
+        segment: the number of the segment of the graph that the step computes, or whose operands it copies.
         read_bytes: bytes that it reads, weights included.
         part: the compiled segment; None for copies.
     """

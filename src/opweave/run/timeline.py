@@ -29,7 +29,7 @@ Span = tuple[str, float, int, dict[str, Any]]
 
 
 def check_trace(path: str | Path) -> None:
-    """Require that the name of a file ends like a trace's, and that it can be written."""
+    """Require a file that can be written, with a name that ends as those of traces."""
     require(Path(path).suffix.lower() == ".json", f"the name of the trace must end with .json, got {str(path)!r}")
     check_writable(path)
 

@@ -100,10 +100,10 @@ class OnnxRuntime(Backend):
         if self.plugin is not None and node.op.bodies:
             return None  # the runtime repeats the body, whose nodes the provider may lack
         rule = None if self._provider_fault(node) else super().rule(node)
-        return rule if rule is None or not node.is_beyond or self._has_kernels(node, rule) else None
+        return rule if rule is None or not node.has_further_types or self._has_kernels(node, rule) else None
 
     def computes_types_of(self, node: Node) -> bool:
-        if not node.is_beyond:
+        if not node.has_further_types:
             return True
         from ...ops.quantization import dequantize_linear
 

@@ -58,7 +58,7 @@ class Reference(Backend):
         if super().supports(node) or node.op.recurrence is not None:
             return True
         has_formula = node.op.formula is not None and not node.op.is_alternative
-        if not has_formula or not node.is_beyond or any(INFO[o.data_type].is_narrow for o in node.operands):
+        if not has_formula or not node.has_further_types or any(INFO[o.data_type].is_narrow for o in node.operands):
             return False
         try:
             _formula_of(node)

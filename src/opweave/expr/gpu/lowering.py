@@ -165,7 +165,7 @@ class _Lowering:
             _limit_numbers(program, self.kernels)
 
     def _groups(self) -> list[list[Output]]:
-        """Outputs that one kernel computes: with the same axes and packing, within the limit of buffers."""
+        """Group outputs by kernel: with the same axes and packing, and at most `max_buffers` arrays."""
         groups: list[list[Output]] = []
         for output in self.program.outputs:
             for group in groups:

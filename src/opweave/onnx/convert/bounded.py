@@ -292,7 +292,11 @@ class PaddedCall:
 
 
 def _elementwise(call: PaddedCall) -> int:
-    """Results are on the same axis, counted from the last one, and the other operands are the same for all results."""
+    """The axis of results, which operands have at the same distance from the last axis, if they have it at all.
+
+    Raises:
+        Unsupported: the distances differ, or another operand is not the same for all results.
+    """
     ends = {len(shape) - axis for shape, axis in zip(call.shapes, call.axes, strict=True) if axis is not None}
     unsupported_if(len(ends) != 1, "results are on several axes")
     (end,) = ends

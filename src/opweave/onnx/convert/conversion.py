@@ -82,7 +82,7 @@ def _check_nodes(builder: MLGraphBuilder, results: Sequence[Any], inputs: Sequen
             continue
         seen.update(node.outputs)
         pending += node.operands
-        if node.is_beyond:
+        if node.has_further_types:
             from ...compile.driver import can_run  # models of other types do without its imports
 
             types = dict.fromkeys(operand.data_type for operand in (*node.operands, *node.outputs))

@@ -43,7 +43,7 @@ class Constant:
 class NamedSizes(Constant):
     """Integers that depend on the sizes of a run: `symbols` is an array of `Size` and int.
 
-    The numbers, `array`, are for one run. What reads them is valid for these numbers only, which `sizes.Guards` records.
+    `array` has the numbers for one run. A graph made from `array` is valid for these numbers only, as `Guards` records.
     """
 
     def __init__(self, symbols: np.ndarray, dtype: np.dtype[Any]) -> None:

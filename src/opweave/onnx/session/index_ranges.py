@@ -144,6 +144,6 @@ def _size(shape: tuple[int, ...], node: NodeProto) -> int | None:
 
 
 def _capacity_of(past: ValueInfoProto) -> int | str:
-    """Declared capacity of past keys, or the name of the dimension, or of the input."""
+    """The declared capacity of past keys; without it, the name of the dimension, or of the input."""
     dims = past.type.tensor_type.shape.dim
     return (dims[2].dim_value or dims[2].dim_param or past.name) if len(dims) == 4 else past.name

@@ -94,8 +94,8 @@ def _is_gemv(problem: Problem, lines: int) -> bool:
 def _names_of_single_image(problem: Problem) -> set[str]:
     """The names in the number of images of a convolution, if that is 1 in this run; else none.
 
-    A single image has faster kernels: its pixels are a matrix, and products with its means are GEMVs. No answer is recorded:
-    kernels that were chosen for several images run one, too, so that it waits for no others.
+    A single image has faster kernels: its pixels are a matrix, and products with its means are GEMVs. The scope records no
+    answer: kernels that were chosen for several images also run a single one, which need not wait until others are compiled.
     """
     image, sizes = problem.image, guarded_sizes()
     if not sizes or not isinstance(image, ProblemWindow) or not isinstance(image.batches, Size):
@@ -106,8 +106,8 @@ def _names_of_single_image(problem: Problem) -> set[str]:
 def _note_short(problem: Problem) -> None:
     """Record whether a quantized matrix is multiplied with few vectors, for which kernels have special tiles.
 
-    Tiles for long prompts keep few multiprocessors busy with short ones: with 4 bits, a product of 64 rows took as long as one
-    of 512 rows on an H200.
+    With the tiles for long prompts, a short prompt keeps few multiprocessors busy: with 4 bits, a product of 64 rows took as
+    long as one of 512 rows on an H200.
     """
     for side, lines in ((problem.right, problem.rows), (problem.left, problem.columns)):
         if isinstance(side, Matrix) and side.quantized is not None and isinstance(lines, Size):
