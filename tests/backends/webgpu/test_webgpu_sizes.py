@@ -349,8 +349,16 @@ def test_constants_beside_names(context: ow.MLContext) -> None:
             b, query, x(n, m, 2), values, past, x(n, m, 1), heads=n, groups=1, update_rule="gated"
         )[0]
 
+    def correct(b: ow.MLGraphBuilder, x: Any, n: Any, m: Any) -> Any:
+        key = x(1, n, m) * 0.1
+        query, rates = weights(b, key, 1, 200, 4), b.constant(np.full((1, 200, 1), 0.5, "float32"))
+        return c.linear_attention(b, query, key, x(1, n, 4), None, None, rates, heads=1, groups=1, update_rule="delta")[
+            0
+        ]
+
     check_with_reference(context, scan, "float32", 1e-5, [{"n": 2}])
     check_with_reference(context, attend, "float32", 1e-5, [{"n": 3, "m": 1}])
+    check_with_reference(context, correct, "float32", 1e-5, [{"n": 200, "m": 4}])
 
 
 @pytest.mark.parametrize("name", ["leaky_integrator", "selective_scan of tokens"])

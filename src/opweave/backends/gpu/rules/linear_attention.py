@@ -87,7 +87,9 @@ def _(
     def plan(stages: Stages) -> list[Traced]:
         is_half = past_state is not None and past_state.data_type == "float16"
         first = stages.store(widen(past_state), "the first state") if past_state is not None and is_half else past_state
-        chunks = _Chunks(stages, query, key, value, first, decay, beta, groups, heads // groups, 1, scale)
+        # Its columns may have a name that equals this number.
+        key_columns = stages.view(key, (*key.shape[:2], query.shape[2] // heads * groups))
+        chunks = _Chunks(stages, query, key_columns, value, first, decay, beta, groups, heads // groups, 1, scale)
         if estimate(query.shape[1]) < MIN_TOKENS:
             out, last = chunks.results_of_steps()
         else:
