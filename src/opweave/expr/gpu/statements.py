@@ -20,11 +20,12 @@ class Local(Input):
 
 @dataclass(frozen=True, eq=False)
 class Fill:
-    """Compute all elements of a local array: `target[axes] = body`."""
+    """Compute elements of a local array: `target[axes] = body`, or `target[start + axes[0], ...] = body`."""
 
     target: Local
     axes: tuple[Index, ...]
     body: Expr
+    start: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...core.sizes import is_same_size
-from ..ir import Const, Expr, Index, Input, Load, size_of, walk
+from ..ir import Const, Expr, Index, Input, Load, call, size_of, walk
 from ..reductions import unroll_short
 from ..simplify import simplify_elements
 from .block import MAX_WRITTEN_OUT_NODES, Block, Grid
@@ -192,7 +192,10 @@ class Text:
             name, value = self.module.names[target], convert(body, target.desc.data_type, value)
             place = f"{name}_{chunk}"
             if not target.private:
-                place = f"{name}[{block.value(flat_position(statement.axes, target.desc.shape))}]"
+                assert isinstance(statement, Fill)
+                row = call("add", statement.axes[0], Const(statement.start, "index"))
+                at = (row, *statement.axes[1:]) if statement.start else statement.axes
+                place = f"{name}[{block.value(flat_position(at, target.desc.shape))}]"
             block.add(f"{place} = {value};")
         else:
             data_type, place = target.desc.data_type, block.let_value(flat_position(where, target.desc.shape))
@@ -264,7 +267,8 @@ class Text:
         reads = {load.source for load in loads if not load.source.private}  # type: ignore[union-attr]
         target = statement.target
         writes = {target} if isinstance(target, Local) and not target.private else set()
-        if reads & self.written or writes & (self.read | self.written):
+        is_disjoint = isinstance(statement, Fill) and statement.start > 0
+        if reads & self.written or writes & (self.read if is_disjoint else self.read | self.written):
             self._barrier()
         for load in loads:  # an element that is replaced must not be read by another invocation
             assert load.source is not target or _is_aligned(load, statement.axes), f"{self.title}: {load!r}"

@@ -93,10 +93,19 @@ class Workgroups(KernelProgram):
         self.locals.append(Local(-1, Desc(data_type, tuple(shape)), private=True))
         return self.locals[-1]
 
-    def fill(self, target: Local, value: Callable[..., Traced | float], shape: Sequence[int] | None = None) -> None:
-        """Compute the elements of a local array, or of its leading part of this `shape`."""
+    def fill(
+        self,
+        target: Local,
+        value: Callable[..., Traced | float],
+        shape: Sequence[int] | None = None,
+        start: int = 0,
+    ) -> None:
+        """Compute the elements of a local array, or of its part of this `shape`, which begins at `start` of the first axis.
+
+        Parts that begin behind 0 must be disjoint from those that are filled before them.
+        """
         axes = tuple(map(Index, shape or target.desc.shape))
-        self.statements.append(Fill(target, axes, _element(value, axes)))
+        self.statements.append(Fill(target, axes, _element(value, axes), start))
 
     def write(
         self,

@@ -245,7 +245,7 @@ def _writes_new_key(problem: Attention, new_keys: NewKeys, tile: _FlashTile, fea
     """
     # Elements that share a word are written by atomic operations, and then the kernel cannot read the array.
     is_plain = all(layout(target.desc.data_type, features).lanes == 1 for target in new_keys.targets)
-    if tile.parts == 1 or not is_same_size(new_keys.count, 1) or not is_plain:
+    if tile.parts == 1 or not tile.stores or not is_same_size(new_keys.count, 1) or not is_plain:
         return False
     shape = [problem.batches, problem.heads, problem.queries, tile.parts, problem.values + 2]
     return _blocks(problem, tile, Input(-1, Desc("float32", tuple(shape))), None, features).fits(features)
@@ -312,35 +312,33 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
     program.fill(largest, at_first(lambda h: sink(head(h)), -math.inf))
     program.fill(weight, at_first(lambda h: 1.0, 0.0))
     program.fill(sums, lambda h, i, d: 0.0)
-    of_query, of_key = None, None
+    of_query, of_key, new_keys = None, None, problem.new_keys
     if tile.stores:
         of_query = program.shared_array([*lines, problem.size])
-        of_key = program.shared_array([count, problem.size + 1])  # padded, so that adjacent keys are in different banks
+        # Padded, so that adjacent keys are in different banks. The new key follows the keys of a block.
+        of_key = program.shared_array([count + (new_keys is not None), problem.size + 1])
         stored = program[of_query]
-
-    new_keys, new = problem.new_keys, list[Local]()
-    if new_keys is not None:
-        new = [program.shared_array([size]) for size in (problem.size, values)]  # the new key, and its value
+    new_value = program.shared_array([values]) if new_keys is not None else None
 
     # If a part is a single block, queries are loaded together with keys and values, into registers: a load behind the store of
     # another element in workgroup memory would start only when that element has arrived.
     is_single = tile.parts > 1 and is_same_size(of_part, 1) and features.dialect.kept > 0
     free = MAX_HELD - count * _registers(program, features, [*lines, values])
-    loaded: list[tuple[Local, Local]] = []
+    loaded: list[tuple[Local, Local, int]] = []
 
-    def load(target: Local, value: Callable[..., Traced], shape: Sequence[int]) -> None:
+    def load(target: Local, value: Callable[..., Traced], shape: Sequence[int], start: int = 0) -> None:
         if is_single and _registers(program, features, shape) <= free:
             register = program.private_array(shape)
-            loaded.append((target, register))
-            target = register
-        program.fill(target, value, shape)
+            loaded.append((target, register, start))
+            target, start = register, 0
+        program.fill(target, value, shape, start)
 
     def load_queries() -> None:
         if of_query is not None:
             load(of_query, lambda h, i, s: problem.query(batch, head(h), query(i), s), of_query.desc.shape)
-        if new_keys is not None:
-            for local, element in zip(new, (new_keys.key, new_keys.value), strict=True):
-                load(local, lambda s, element=element: element(batch, group, 0, s), local.desc.shape)
+        if new_keys is not None and of_key is not None and new_value is not None:
+            load(of_key, lambda _, s: new_keys.key(batch, group, 0, s), [1, problem.size], start=count)
+            load(new_value, lambda d: new_keys.value(batch, group, 0, d), [values])
 
     if not is_single:
         load_queries()
@@ -355,29 +353,29 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
         def key(k: Traced | int) -> Traced:
             return clamp(block * count + k, 0, problem.keys - 1)
 
-        if of_key is not None:
-            load(of_key, lambda k, s: problem.key(batch, group, key(k), s), [count, problem.size])
         held: list[Local] = []
         if is_single:
             load_queries()
         if tile.parts > 1:
             of_value = lambda k, h, i, d: problem.value(batch, group, key(k), d)  # noqa: E731
             held = _preload(program, features, count, [*lines, values], of_value)
-        for local, register in loaded:
-            program.fill(local, lambda *p, register=register: program[register][p], register.desc.shape)
+        if of_key is not None:
+            load(of_key, lambda k, s: problem.key(batch, group, key(k), s), [count, problem.size])
+        # The keys last: the barrier behind the new key keeps compilers from moving loads of values behind a store (sm_90).
+        for local, register, start in loaded:
+            program.fill(local, lambda *p, register=register: program[register][p], register.desc.shape, start)
 
-        def unless_new(k: Traced | int, old: Traced, number: int, s: Traced) -> Traced:
-            """Element `s` of key or value `k`: that of `new[number]` if the key is new, else `old`."""
-            if new_keys is None:
-                return old
-            return where(block * count + k == new_keys.position(batch, 0), program[new[number]][s], old)
+        def is_new(k: Traced | int) -> Traced:
+            assert new_keys is not None
+            return block * count + k == new_keys.position(batch, 0)
 
         def score(h: Traced, i: Traced, k: Traced) -> Traced:
+            place = k if new_keys is None else where(is_new(k), count, k)
+
             def product(s: Traced) -> Traced:
                 if of_key is not None:
-                    return stored[h, i, s] * unless_new(k, program[of_key][k, s], 0, s)
-                of_memory = unless_new(k, problem.key(batch, group, key(k), s), 0, s)
-                return problem.query(batch, head(h), query(i), s) * of_memory
+                    return stored[h, i, s] * program[of_key][place, s]
+                return problem.query(batch, head(h), query(i), s) * problem.key(batch, group, key(k), s)
 
             total = dot(problem.size, product)
             if problem.softcap:
@@ -394,7 +392,9 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
         def weigh(h: Traced, i: Traced, d: Traced, k: Traced | int) -> Traced:
             share = program[scores][h, i, k]
             value = program[held[k]][h, i, d] if isinstance(k, int) else problem.value(batch, group, key(k), d)
-            product = share * unless_new(k, value, 1, d)
+            if new_value is not None:
+                value = where(is_new(k), program[new_value][d], value)
+            product = share * value
             return where(share == 0, 0, product) if problem.has_room else product
 
         def exponential(h: Traced, i: Traced, value: Traced) -> Traced:
@@ -418,17 +418,14 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
             return program[sums][h, i, d] * program[factor][h, i] + more
 
         program.fill(scores, score)
-        if new_keys is not None:
+        if new_keys is not None and of_key is not None and new_value is not None:
             # One of the workgroups that share keys, and the one whose block has the place of the new key.
             position, is_first = new_keys.position(batch, 0), row * heads % problem.share == 0
             with program.repeat(1, end=where((position // count == block) & is_first, 1, 0)):
-                for target_of, local in zip(new_keys.targets, new, strict=True):
-                    program.write(
-                        target_of,
-                        local.desc.shape,
-                        lambda s: (batch, group, position, s),
-                        lambda s, local=local: program[local][s],
-                    )
+                place_of = lambda s: (batch, group, position, s)  # noqa: E731
+                keys_of, values_of = new_keys.targets
+                program.write(keys_of, [problem.size], place_of, lambda s: program[of_key][count, s])
+                program.write(values_of, [values], place_of, lambda d: program[new_value][d])
         program.fill(some, largest_of_some)
         program.fill(larger, largest_so_far)
         program.fill(factor, lambda h, i: exponential(h, i, program[largest][h, i]))
