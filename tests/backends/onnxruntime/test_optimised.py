@@ -224,3 +224,19 @@ def test_parts_of_equal_structure_have_their_own_weights(loaded: list[optimised.
     again = CONTEXT.load(tmp_path / "graph.opweave")
     assert len(loaded) == 2
     assert bits(again, feed) == bits(graph, feed)
+
+
+def test_constants_of_other_types(loaded: list[optimised.Optimised], tmp_path: Path) -> None:
+    """Small integers and truth values are parts of the model; large integers are mapped."""
+    builder = ow.MLGraphBuilder(CONTEXT)
+    x = builder.input("x", "float32", (1, 16, 8, 8)).reshape((1024,))
+    for count in (1000, 9000):
+        mask = builder.constant(RNG.integers(0, 2, count * 8).astype("uint8"))
+        y = builder.gather(x, builder.constant(RNG.integers(0, 1024, count * 8)))
+        x = builder.where(mask, y, y * 2)
+    graph, feed = builder.build({"y": x}), image()
+    graph.save(tmp_path / "graph.opweave", layout="device")
+    loaded.clear()
+    again = CONTEXT.load(tmp_path / "graph.opweave")
+    assert [[array.size for array in stored.weights.values()] for stored in loaded] == [[72000]]
+    assert bits(again, feed) == bits(graph, feed)
