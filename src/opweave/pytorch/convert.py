@@ -32,7 +32,8 @@ from ..context.builder import NamedBuilder
 from ..context.context import MLContext
 from ..core.graph import Desc, MLOperand
 from ..core.reals import RealSize
-from ..core.sizes import Size, Symbol, UnknownSizeError
+from ..core.size_scope import UnknownSizeError
+from ..core.sizes import Size, Symbol
 from ..support.errors import MLError, NotSupportedError, ValidationError
 from ..support.settings import STRICT
 from . import converters as converters  # importing them registers them
