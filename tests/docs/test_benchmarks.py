@@ -49,6 +49,7 @@ from opweave.compile.winners import Winner
 
 SHARED = {
     "llama_library",
+    "torch_packages",
     "__init__",
     "__main__",
     "budgets",

@@ -189,7 +189,7 @@ class _EvaluationStage:
         self.blocks = _blocks(self.axes, extents)
         split = {axis for axis in self.axes if extents[axis] < axis.extent}
         once = {k for k, step in enumerate(steps) if split and not step.node.free & split}  # for all blocks
-        self.steps = _with_lifetimes(steps, [*self.roots, *once])
+        self.steps = _with_lifetimes(steps, [*self.roots, *once]) if once else live
         self._mark_targets()
         self.first = [(k, step) for k, step in enumerate(self.steps) if k in once]
         self.per_block = [(k, step) for k, step in enumerate(self.steps) if k not in once]

@@ -87,17 +87,19 @@ class SizeTable:
 
     def at(self, sizes: Mapping[str, int]) -> np.ndarray:
         """The array for sizes by name. Several tables of a version may read it."""
-        if self._last is None or self._last[0] != sizes:
-            program = formula_at(self.program, sizes)
-            arrays = [
-                _view_as(place.at(sizes), source.desc).array
-                for place, source in zip(self.places, program.inputs, strict=True)
-            ]
-            desc = program.outputs[0].desc
-            array = np.empty(desc.shape, numpy_type(desc.data_type))
-            evaluate(program, arrays, [array])
-            self._last = dict(sizes), array
-        return self._last[1]
+        last = self._last  # another thread may replace it
+        if last is not None and last[0] == sizes:
+            return last[1]
+        program = formula_at(self.program, sizes)
+        arrays = [
+            _view_as(place.at(sizes), source.desc).array
+            for place, source in zip(self.places, program.inputs, strict=True)
+        ]
+        desc = program.outputs[0].desc
+        array = np.empty(desc.shape, numpy_type(desc.data_type))
+        evaluate(program, arrays, [array])
+        self._last = dict(sizes), array
+        return array
 
 
 @dataclass(eq=False)
