@@ -1,4 +1,4 @@
-"""Parts of saved graphs that engines have made: their form, and the check that they compute what the engine computes."""
+"""Compiled parts that engines export into saved graphs: their format, and inputs and keys for checking them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..support.processors import processor_lines, processor_name
 from ..support.records import field, record
 
 COMPILED, OPTIMISED, REPLACED = "blob", "optimised", "replaced"
-"""Kinds of parts: a model that OpenVINO has compiled; a graph that ONNX Runtime has optimised, and the names of the constants
-that ONNX Runtime replaced in it. Engines do not check such parts, so a file must be as trusted for them as for native code."""
+"""Kinds of parts: a model that OpenVINO has compiled; a graph that ONNX Runtime has optimised; the names of the constants that
+ONNX Runtime has replaced in this graph. Engines do not check such parts, so they need files as trusted as native code does."""
 
 RUNS = 3
-"""Runs that an exported part is compared in: an engine may overwrite in the first one what it computed while loading."""
+"""Number of runs that compare an exported part with the engine: a first run may overwrite values computed while loading."""
 
 HEADER_BYTES = 8
 
@@ -70,7 +70,7 @@ def random_inputs(types: Iterable[tuple[np.dtype[Any], Sequence[int]]], run: int
 def checksum(array: np.ndarray) -> int:
     """A checksum of a constant, for keys of parts that have it in another form.
 
-    CRC-32 takes less than half the time of SHA-256. Who changes weights on purpose can change results anyway.
+    CRC-32 takes less than half the time of SHA-256. It is no protection: anyone who can change weights can change results.
 
     >>> checksum(np.float32([1, 2])) == checksum(np.float32([2, 1]))
     False

@@ -14,7 +14,7 @@ _pending: ContextVar[list[CompiledSegment] | None] = ContextVar("pending", defau
 """The parts for which `compile_together` waits; None outside of its block."""
 
 _waits: ContextVar[bool] = ContextVar("waits", default=True)
-"""Whether builds wait: False in a block of `wait_at_first_use`."""
+"""Whether a build waits for its engines; False in a block of `wait_at_first_use`."""
 
 
 @contextmanager
@@ -63,9 +63,10 @@ def compile_together() -> Iterator[None]:
 
 @contextmanager
 def wait_at_first_use() -> Iterator[None]:
-    """Let engines whose runners wait in `bind` go on compiling the graphs of a block after its end.
+    """Return from builds in this block while engines still compile, if their runners wait in `bind` (`waits_in_bind`).
 
-    For devices with a single engine: no other one could compile a graph that the engine rejects then.
+    An engine that rejects a graph then raises at the first use, when no other engine can take the graph. Use this only for
+    devices with a single engine.
     """
     token = _waits.set(False)
     try:

@@ -13,11 +13,13 @@ from .bodies import copy_inputs, finish_copy
 
 
 def read_real_parts(graph: Graph, origin: Mapping[Node, Node]) -> tuple[Graph, Mapping[Node, Node]]:
-    """The graph with transforms of which only the real part is computed, where its readers pick that part.
+    """Compute only the real part of each transform of a graph whose readers all pick the real part.
 
     Args:
         graph: the graph.
-        origin: the node that each of its nodes comes from; the second result is the same for the new graph.
+        origin: node of `graph` -> the node that it comes from.
+
+    Returns: The new graph, and `origin` for its nodes.
     """
     transforms = {node.outputs[0] for node in graph.nodes if node.op is dft and node.outputs[0].shape[-1] == 2}
     transforms.difference_update(graph.outputs.values())

@@ -211,9 +211,9 @@ class MLGraph:
 
         Args:
             path: the file to write; by convention, its name ends in `.opweave`.
-            layout: "device" also writes the models that OpenVINO has compiled, and the graphs that ONNX Runtime has optimised,
-                with the weights in the engine's order: the file has up to about twice the size, and is loaded in less time.
-                Models that come back with other results are left out; `explain` of the loaded graph says so.
+            layout: "device" also writes models that OpenVINO has compiled and graphs that ONNX Runtime has optimised, with
+                weights in the engine's order. The file has about twice the size, and loads in less time. Parts that would
+                compute other results are left out; `explain` of the loaded graph says so.
 
         Raises:
             InvalidStateError: the graph is destroyed, or the context lost.
@@ -303,7 +303,7 @@ def recorded_graph(graph: MLGraph) -> Graph:
 
 
 def graph_for_all_sizes(graph: MLGraph, subject: str, *, drop_size_rules: bool) -> Graph:
-    """The operations of a graph, for what is written for all of its sizes, in a format without rules for sizes.
+    """The operations of a graph, for a file that is valid for all of its sizes, in a format that cannot check sizes.
 
     Raises:
         InvalidStateError: as for `program_of`.

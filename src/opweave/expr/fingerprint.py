@@ -18,9 +18,9 @@ def fingerprint(program: Formula) -> str:
 
 
 def identify(program: Formula, *, by_position: bool = False) -> tuple[str, tuple[str, ...]]:
-    """The digest of a program, and the names of its sizes in the order of their first use: programs may differ in names.
+    """The digest of a program, and the names of its sizes in the order of their first use. Names are not in the digest.
 
-    Inputs are identified by their numbers, or by their positions among the inputs of the program.
+    Inputs are identified by their numbers, or with `by_position` by their positions among the inputs of the program.
     """
     hasher = digest()
     names: dict[str, str] = {}

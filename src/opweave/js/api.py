@@ -48,8 +48,8 @@ def save(
         title: origin of the graph, for the first line of the module.
         input_shapes: the shape of each input, to save a graph with names for these sizes alone. Default: inputs keep the
             names in their shapes, with the sizes to expect, which are a draft: `opweave serve --drafts` has them.
-        drop_size_rules: write a graph of `from_torch` for all sizes of its names, although the program was exported for some
-            sizes alone, and the file cannot check them: results for other sizes may be wrong.
+        drop_size_rules: write a graph of `from_torch` although the program was exported for some sizes alone. The file cannot
+            check sizes, so results for other sizes may be wrong.
 
     Returns:
         The files that were written: the module, the weights if there are any, and the types.

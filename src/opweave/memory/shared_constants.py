@@ -1,4 +1,4 @@
-"""Constants that all programs of a graph share, in orders that suit all of their kernels."""
+"""The scope in which programs of a graph share constants in the same order."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _keys: ContextVar[set[Hashable] | None] = ContextVar("keys", default=None)
 
 @contextmanager
 def shared_constants(keys: set[Hashable] | None) -> Iterator[None]:
-    """A scope that compiles one of several programs of a graph; None for the only program.
+    """Compile a program in this scope: one of several programs of a graph, or the only one if `keys` is None.
 
-    `keys` identify the constants of all programs in the orders in which kernels read them. Back ends add new ones.
+    `keys` identify constants of all programs, each in the order in which kernels read it. Back ends add keys of new constants.
     """
     token = _keys.set(keys)
     try:

@@ -54,8 +54,8 @@ def save(
             ONNX Runtime alone, which are faster than their decompositions: MatMulNBits, GroupQueryAttention,
             MultiHeadAttention, RotaryEmbedding, SimplifiedLayerNormalization, FastGelu, QuickGelu.
         input_shapes: the shape of each input, to save a graph with names for these sizes alone.
-        drop_size_rules: write a graph of `from_torch` for all sizes of its names, although the program was exported for some
-            sizes alone, and the file cannot check them: results for other sizes may be wrong.
+        drop_size_rules: write a graph of `from_torch` although the program was exported for some sizes alone. The file cannot
+            check sizes, so results for other sizes may be wrong.
 
     Raises:
         ValidationError: a name cannot be encoded as UTF-8, as ONNX requires; `operators` is not one of the two; the weights

@@ -174,7 +174,7 @@ class Frame:
         raise AssertionError("a program without outputs")
 
     def run_apart(self) -> Any:
-        """Convert the program, and refuse writes to its inputs, which nothing outside would see."""
+        """Convert the program, and refuse writes to its inputs: the caller would not see them."""
         before = [self.values[node] for node in self.inputs]
         outputs = self.run()
         for node, value in zip(self.inputs, before, strict=True):
@@ -201,7 +201,7 @@ class Frame:
         if writes_statistics(target, args, kwargs):
             raise NotSupportedError(
                 f"from_torch: {target} in {place_of(node)} is in training mode, and updates its running statistics; call "
-                "eval() before, or pass no statistics"
+                "eval() of the module first, or pass no statistics"
             )
         if str(target) == "aten.sym_size.int":
             return args[0].shape[args[1] % _meta(node.args[0]).dim()]

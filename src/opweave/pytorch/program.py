@@ -224,7 +224,7 @@ def written_inputs(program: Any) -> set[str]:
 
 
 def _state_spans(program: Any, placeholders: Mapping[str, Any], written: set[str]) -> list[Span]:
-    """The memory of the parameters and buffers that a program reads alone.
+    """The memory of the parameters and buffers that a program reads and does not write to.
 
     Raises:
         NotSupportedError: the program writes to a buffer that shares memory with another one, or with a parameter.

@@ -56,7 +56,7 @@ def export_module(
 
 
 def _refuse_written_attributes(program: Any) -> None:
-    """Raise an error for writes to tensors that are no buffers: `torch.export` has written to them, too, while it traced."""
+    """Refuse writes to tensors that are no buffers: `torch.export` has also written to them while it traced the module."""
     written = written_inputs(program)
     for spec in program.graph_signature.input_specs:
         if spec.kind == InputKind.CONSTANT_TENSOR and spec.arg.name in written:
@@ -164,7 +164,7 @@ class ModuleRunner:
             self._last_shapes = shapes
 
     def _check_constants(self, target: str, value: Any) -> None:
-        """Require memory of an argument that the module writes to without a parameter or buffer, which are constants."""
+        """Refuse writes to an argument that shares memory with a parameter or buffer: these are constants of the graph."""
         if isinstance(value, np.ndarray) and overlaps(span_of(value), self.converted.state):
             raise ValidationError(
                 f"call: the module writes to {target!r}, which shares memory with a parameter or buffer; pass a copy (clone)"

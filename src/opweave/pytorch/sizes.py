@@ -74,7 +74,7 @@ def _round_constant(function: Callable[[float], int], number: Any) -> int:
     """An integer of a constant, whose value PyTorch does not know while it exports."""
     if isinstance(number, Symbol):
         raise NotSupportedError(
-            f"from_torch: a size is {number} as a real number, rounded, a formula that sizes do not have"
+            f"from_torch: a size is the real number {number}, rounded, and formulas of sizes cannot round real numbers"
         )
     return function(number)
 

@@ -30,7 +30,7 @@ PREFIX = "opweave."
 PART = "opweave.part."
 
 DIGEST, AUTHENTICATION = "opweave.digest", "opweave.authentication"
-"""Sections of a digest of everything but weights, and of a digest of that with the key of the user."""
+"""Sections with the digest of everything but weights, and the authentication code: a keyed digest of the first digest."""
 
 NATIVE = ("o", "cubin")
 """Kinds of files in the cache on disk that are native code."""
@@ -40,14 +40,14 @@ EXPORTED = (COMPILED, OPTIMISED, REPLACED)
 
 TENSOR = "engine."
 """Names of sections with weights in the order of an engine's kernels. Like constants, they are mapped, and have no digest:
-who can change a file can change results."""
+anyone who can change a file can change results."""
 
 LARGE_BYTES = 2**22
 """Bytes from which the digest is SHA-256, which takes half the time of BLAKE2b on processors with instructions for it. Loading
 OpenSSL takes some milliseconds."""
 
 MAX_GROWTH = 1.2
-"""Largest size of these weights, as a multiple of the file without them."""
+"""Largest total size of weights from engines, as a multiple of the size of the file without these weights. An estimate."""
 
 
 def add_parts(writer: ContainerWriter, keys: Iterable[tuple[str, str]]) -> None:
@@ -106,7 +106,7 @@ def _digest(header: bytes, contents: Sequence[bytes]) -> bytes:
 
 
 def _authenticate(digest: bytes, key: bytes) -> bytes:
-    """The authentication code of a file: contents are hashed once, since nobody finds others with the same digest."""
+    """The authentication code of a file. It covers the digest alone: finding other contents with this digest is infeasible."""
     return blake2b(digest, digest_size=DIGEST_BYTES, key=key).digest()
 
 
@@ -161,7 +161,7 @@ class FileParts:
         needed = {f"{key}.{kind}" for program in state.programs for key, kind in program.cache_keys() if kind in kinds}
         origin = f"loaded from {self._container.path}"
         if self.left_out:
-            origin += f" (without the engine's compiled model: {'; '.join(self.left_out)})"
+            origin += f" (without parts that the engine compiled: {'; '.join(self.left_out)})"
         has_models = any(name.endswith(tuple(f".{kind}" for kind in EXPORTED)) for name in self._names)
         if not needed and (self.is_trusted or not has_models):  # keys of models are computed for trusted files alone
             return origin

@@ -16,10 +16,10 @@ from .contraction.gemv import ThinKernel
 from .steps import Buffer, KernelStep
 
 MAX_READ_BYTES = 4 << 20
-"""The most constants that a kernel reads if it leaves memory idle: about 1 us of an H200's memory. An estimate."""
+"""Maximum bytes of constants that a kernel reads if it leaves memory idle: about 1 us of an H200's memory. An estimate."""
 PREFETCHED_BYTES = 1 << 20, 8 << 20
-"""Bytes of a matrix to fetch, at least and at most: 2 us of an H200's memory, during which an attention ends and the product
-after it runs. More would delay the loads of these kernels. An estimate."""
+"""Minimum and maximum bytes of a matrix to fetch. The maximum takes 2 us of an H200's memory: the end of an attention and the
+product after it. Larger matrices would delay the loads of these kernels. An estimate."""
 
 
 def prefetch_matrices(steps: Sequence[KernelStep], features: Features) -> list[KernelStep]:
@@ -46,7 +46,7 @@ def prefetch_matrices(steps: Sequence[KernelStep], features: Features) -> list[K
 
 
 def _matrix_to_fetch(step: KernelStep, after: KernelStep) -> Buffer | None:
-    """The place of the first matrix of `after`, if `step` should fetch it."""
+    """The buffer of the first matrix of `after`, if `step` should fetch this matrix; else None."""
     if not (isinstance(step.kernel, ThinKernel) and isinstance(after.kernel, ThinKernel)):
         return None
     if step.repetition is not None or after.repetition is not None:

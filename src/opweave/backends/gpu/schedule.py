@@ -83,15 +83,15 @@ class Schedule:
         self.begun = self._kernels.begun
 
     def _read_steps(self) -> list[KernelStep]:
-        """The steps whose results something reads: a graph may use some results of an operation only.
+        """The steps whose results are read: a graph may use only some results of an operation.
 
-        Users' kernels are kept. One that writes nothing may have a mistake, which the compiler reports.
+        All kernels of users are kept, so that the compiler reports errors also in kernels that write nothing.
         """
         read: set[Buffer] = set()
         needed: list[KernelStep] = []
         for step in reversed(self._kernels.steps):
             written = [place for place, writes in zip(step.places, step.kernel.writes, strict=True) if writes]
-            # A repetition reads what the one before has written.
+            # Each iteration reads states that the previous iteration has written.
             is_read = step.repetition or any(place.kind == "output" or place in read for place in written)
             if is_read or any(is_users_kernel(node, self.backend) for node in step.nodes):
                 needed.append(step)

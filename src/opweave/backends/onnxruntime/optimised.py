@@ -1,11 +1,11 @@
-"""Optimised graphs in saved graphs.
+"""Optimised graphs of ONNX Runtime in saved graphs.
 
-While the engine makes a session, it folds constants and reorders the weights of convolutions. It can write the graph that
-results, from which it makes a session in less time: of ResNet-50, in an eighth. Weights that the engine leaves as they are
-come from the constants of the saved graph, and others are tensors of the file.
+While the engine makes a session, it folds constants and reorders the weights of convolutions. The engine can write the
+optimised graph, and makes a session of this graph in less time (ResNet-50: an eighth). Weights that the engine leaves as they
+are come from the constants of the saved graph. Other weights are tensors of the file.
 
-The key of an optimised graph has all that it is made from: the model with its small constants, options, the processor,
-versions, and checksums of the large constants that the engine replaced.
+The key of an optimised graph covers all that the graph is made from: the model with its small constants, options, the
+processor, versions, and checksums of the large constants that the engine replaced.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def find(key: str, constants: Mapping[str, np.ndarray]) -> tuple[str, Optimised 
 
 def key_of(ctx: Emitter, options: SessionOptions, precision: Precision) -> str:
     """The key of an emitted model, without the contents of its large constants."""
-    # Options say how many threads there are, and nothing of what else changes the optimised graph.
+    # Of `SessionOptions`, only the number of threads can be read here; other settings that change the graph are listed.
     words = (
         ctx.structure, sorted(ctx.disabled_optimizers), precision, options.intra_op_num_threads or processors(),
         FOLDED_BYTES, machine(), __version__, devices.version(), _build(),
@@ -117,7 +117,7 @@ def _build() -> str:
 
 
 def load(graph: Optimised, options: SessionOptions) -> tuple[NativeSession, dict[str, Any]]:
-    """Make a session of an optimised graph; return values to keep as long as the session, too."""
+    """Make a session of an optimised graph; also return values to keep alive as long as the session."""
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     # No pass reads the weights: kernels get them in place.
     values = hand_over(options, graph.weights, (), graph.weights if os.name == "posix" else ())
@@ -140,9 +140,9 @@ def export(
         emit: emits it once more.
         new_options: makes the options of the session.
         precision: the precision of the session.
-        sizes: numbers for names in shapes, with which the optimised graph is compared.
+        sizes: numbers for names in shapes, for the comparison of the results.
         session: the session.
-        on: makes a runner like the session of another session of the engine, of its weights, and of values to keep.
+        on: makes a runner like `session` from another session of the engine, its weights, and values to keep alive.
     """
     ctx, emitted, _ = emit()
     proto, weights = ctx.finish(emitted)
@@ -246,7 +246,7 @@ def _divide(written: _WrittenGraph, proto: bytes, ctx: Emitter) -> tuple[Optimis
     data = memoryview(written.model)
     model = replace_fields(data, 0, len(data), {_MODEL_GRAPH: partial(_replace_initializers, change)})
     before, after = _readers(memoryview(proto)), _readers(data)
-    # The value of a constant that has fewer readers now may have decided what became of the others.
+    # A constant with fewer readers may have been folded into some of them: the optimised graph depends on its value.
     same = {name for name, entry in header.items() if entry is None and before[name] == after[name]}
     return Optimised(model or written.model, weights), header, [name for name in ctx.external if name not in same]
 

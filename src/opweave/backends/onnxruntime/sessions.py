@@ -129,7 +129,7 @@ def compile(
         return ProviderSession(plugin.provider, ctx.written, *arguments)
     session = OrtSession(*arguments)
     session.key = key
-    # With a copy, since a cycle of references would keep the weights until Python looks for cycles.
+    # A copy avoids a cycle of references, which would keep the weights until the garbage collector runs.
     plain = copy(session)
     session.exporter = partial(_export, graph, emit, new_options, precision, dict(guarded_sizes()), plain, plain.on)
     return session
@@ -212,7 +212,7 @@ def _load(
 
 
 def _load_optimised(graph: Optimised, weights: Mapping[str, np.ndarray], options: SessionOptions) -> Loaded | None:
-    """Load the optimised graph of a file; None if the engine refuses the graph: another build has written it."""
+    """Load the optimised graph of a file; None if the engine refuses the graph, as one of another build."""
     from .optimised import load
 
     try:
@@ -267,7 +267,7 @@ class OrtSession(Runner):
         self._done = done
 
     key = ""
-    """The key by which files of saved graphs may have the optimised graph; empty if none was looked for."""
+    """Key of the optimised graph in files of saved graphs; empty if no file was searched."""
 
     exporter: Callable[[], Exported] | None = None
     """Exports the optimised graph; None if the engine cannot write it."""
@@ -279,7 +279,7 @@ class OrtSession(Runner):
         return [] if self.exporter is None else [self.exporter]
 
     def on(self, session: NativeSession, weights: Mapping[str, np.ndarray], values: Mapping[str, Any]) -> OrtSession:
-        """The same graph on another session of the engine, with what `Loaded` keeps."""
+        """The same graph on another session of the engine; `weights` and `values` are kept alive with the session."""
         return copy(self).use(Loaded(session, weights, values))
 
     def use(self, loaded: Loaded) -> OrtSession:

@@ -174,11 +174,11 @@ class Dialect(DialectLibrary):
         return bool(self.await_previous) and estimate(math.prod(workgroups)) <= MAX_EARLY_WORKGROUPS
 
     def in_register(self, number: str) -> str:
-        """The text of a u32 constant that compilers should keep in a register, for instructions with another constant."""
+        """The text of a u32 constant to keep in a register, since an instruction takes only one immediate constant."""
         return number
 
     def wide(self, index: str) -> str:
-        """The text of a u32 index to which constants are added: without wrapping around, they may become part of a load."""
+        """The text of a u32 index in 64 bits: sums with constants cannot wrap around, so they become offsets of loads."""
         return index
 
     def unroll_hint(self, count: int) -> list[str]:

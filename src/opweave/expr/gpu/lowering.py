@@ -92,17 +92,18 @@ def kernels(program: Formula, features: Features) -> list[GpuKernel]:
 
     There may be more stored intermediates than the program's own. An earlier kernel writes each buffer that is not an input.
     """
-    if program.has_sizes:  # a formula of sizes holds for what is asked of them here
+    # Kernels with sizes depend on answers that this scope records, so programs of equal structure do not share them.
+    if program.has_sizes:
         return list(lowered.make((program, features), lambda: _Lowering(program, features).kernels))
     order = sorted(range(len(program.inputs)), key=lambda position: program.inputs[position].number)
     kinds = (type(source.desc) for source in program.inputs)
     key = identify(program, by_position=True), *order, *kinds, features
     like, written = _lowered_forms.make(key, lambda: (program, _Lowering(program, features).kernels))
-    return list(written) if like is program else _rebound(written, like, program)
+    return list(written) if like is program else _rebind(written, like, program)
 
 
-def _rebound(kernels: Sequence[GpuKernel], like: Formula, program: Formula) -> list[GpuKernel]:
-    """The kernels of a program of the same structure as the program `like`, which has these kernels."""
+def _rebind(kernels: Sequence[GpuKernel], like: Formula, program: Formula) -> list[GpuKernel]:
+    """Move the kernels of `like` to the arrays and the name of `program`, which has the same structure."""
     buffers: dict[Buffer, Buffer] = dict(
         zip(
             (*like.inputs, *like.stored, *like.outputs),

@@ -68,8 +68,8 @@ class Triton(DialectLibrary):
                 "    near = a * inverse\n"
                 "    return tl.fma(tl.fma(near, -b, a), inverse, near)"
             ),
-            # As in the library, with half as many instructions. Adding 1.5 * 2^23 rounds to an integer, and puts it into the
-            # last bits of the sum, from where `power_of_whole` takes it: 2 to the power of `whole + more`.
+            # The algorithm of the library, with half as many instructions. Adding 1.5 * 2^23 rounds x / ln 2 to an integer
+            # `whole` in the last bits of the sum. `power_of_whole` makes 2 ** (whole + more) of these bits.
             "exponential_parts": _jit(
                 "def exponential_parts(x):\n"
                 "    whole = tl.fma(x, 1.44269504, 12582912.0) - 12582912.0\n"
@@ -91,7 +91,7 @@ class Triton(DialectLibrary):
                 "    power = power_of_whole(parts[1], 24)\n"
                 "    return tl.fma(parts[0], power, power) * 5.9604645e-8"
             ),
-            # NaN passes through all steps of these two.
+            # `sigmoid_f32` and `tanh_f32` of NaN are NaN: no step replaces NaN.
             "sigmoid_f32": _jit(
                 "def sigmoid_f32(x):\n"
                 f"    e = exponential_of_negative(tl.minimum(tl.abs(x), 104.5, {NAN}) * -1.0)\n"

@@ -100,9 +100,10 @@ class Workgroups(KernelProgram):
         shape: Sequence[int] | None = None,
         start: int = 0,
     ) -> None:
-        """Compute the elements of a local array, or of its part of this `shape`, which begins at `start` of the first axis.
+        """Compute the elements of a local array, or of a part of it.
 
-        Parts that begin behind 0 must be disjoint from those that are filled before them.
+        The part has this `shape`, and begins at `start` of the first axis. A part with `start` > 0 must not overlap parts that
+        are already filled.
         """
         axes = tuple(map(Index, shape or target.desc.shape))
         self.statements.append(Fill(target, axes, _element(value, axes), start))

@@ -55,7 +55,7 @@ MIN_TALL_LINES = 2
 once for four lines. With four float16 vectors and one line, issuing the instructions would take an H200 twice as long as
 reading the matrix (counted in sm_90 code, not measured)."""
 PREFETCH_UNIT = 16
-"""Bytes of which the length of an array that is fetched into the cache must be a multiple (PTX, `cp.async.bulk.prefetch`)."""
+"""Granularity of prefetching, in bytes: `cp.async.bulk.prefetch` takes multiples (PTX)."""
 FEW = "few"
 """Variable of the few vectors in workgroup memory, if the workgroup computes them."""
 
@@ -195,8 +195,8 @@ class _Writing:
             has_rounds = is_static((self.every,)) and self.chunks * self.team < self.every
             self.is_early = is_one_round or (self.waits and has_rounds)
             if not is_one_round or self.turns > 1:
-                # Without loops, it would only take registers: 40 become 56 for products of 1 x 2048 with 2048 terms (sm_90),
-                # which leave no room for the workgroups of other kernels.
+                # Without loops, the constant would only take registers: 56 instead of 40 for products of 1 x 2048 with 2048
+                # terms (sm_90), too many to run beside workgroups of other kernels.
                 self.bias_bits = features.dialect.in_register(BIAS_BITS)
         room = features.max_shared - self._memory[1] - 4 * self.invocations * (before is not None)
         self.sums = TeamSums(

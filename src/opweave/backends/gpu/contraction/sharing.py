@@ -1,8 +1,8 @@
-"""Orders of constant matrices that kernels for different sizes share: the programs of a graph with names keep few copies.
+"""Choose orders of constant matrices that the programs of a graph with names can share, so that they keep few copies.
 
-GEMV kernels, tiles and tensor cores all read contiguous terms. For TF32x3, a matrix is split into TF32 parts and remainders:
-other kernels add both, and tensor cores split a matrix in registers if another program has it whole. A program makes a second
-copy only if its kernel would otherwise take more than `MAX_LOSS` times as long.
+GEMV kernels, tiles and tensor cores all read contiguous terms. For TF32x3, a matrix is split into TF32 parts and
+remainders, which other kernels add. If another program has stored the whole matrix, tensor cores split it in registers.
+A program makes a second copy only if its kernel would otherwise take more than `MAX_LOSS` times as long.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .terms import by_term, form_of, in_form
 from .tiles import LAUNCH_US
 
 MAX_LOSS = 1.15
-"""The largest ratio of a kernel's time to its time with a second copy: the limit of `benchmarks gpu_sizes` for calls."""
+"""Maximum of time with a shared copy / time with a second copy: the limit that `benchmarks gpu_sizes` has for calls."""
 
 Arranged = tuple[Matrix, dict[Input, GpuConstant]]
 """A matrix in a new order, and its constants."""

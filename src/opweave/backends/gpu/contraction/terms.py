@@ -149,7 +149,7 @@ def by_term(
 def in_form(
     matrix: Matrix, problem: Problem, constant: GpuConstant, form: Form
 ) -> tuple[Matrix, dict[Input, GpuConstant]]:
-    """Reorder a constant matrix like `by_term`, in this form whatever the elements are."""
+    """Reorder a constant matrix like `by_term`, always in this form, without a check of the elements."""
     ordered = _order(matrix, problem, form)
     *own, lines, _ = ordered.source.desc.shape
     sizes = (*own, lines, problem.taps, problem.channels)

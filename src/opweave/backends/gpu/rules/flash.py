@@ -239,11 +239,13 @@ def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> T
 
 
 def _writes_new_key(problem: Attention, new_keys: NewKeys, tile: _FlashTile, features: Features) -> bool:
-    """Whether the kernel of parts of the keys also writes the new key; only one, since each workgroup holds it.
+    """Whether the kernel of parts of the keys also writes the new key and value, for a single new key.
 
-    A kernel that only writes a key takes about 2 us on an H200, most of them to start and to drain (an estimate).
+    Each workgroup holds the new key, so there cannot be many.
+
+    A kernel that only writes a key takes about 2 us on an H200, most of it to start and to drain (an estimate).
     """
-    # Elements that share a word are written by atomic operations, and then the kernel cannot read the array.
+    # Elements that share a word are written by atomic operations, and a kernel cannot also read an array of atomics.
     is_plain = all(layout(target.desc.data_type, features).lanes == 1 for target in new_keys.targets)
     if tile.parts == 1 or not tile.stores or not is_same_size(new_keys.count, 1) or not is_plain:
         return False
@@ -320,8 +322,8 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
         stored = program[of_query]
     new_value = program.shared_array([values]) if new_keys is not None else None
 
-    # If a part is a single block, queries are loaded together with keys and values, into registers: a load behind the store of
-    # another element in workgroup memory would start only when that element has arrived.
+    # If a part is a single block, load queries, keys and values into registers before the first store: a load after a store in
+    # workgroup memory would start only when the stored element has arrived.
     is_single = tile.parts > 1 and is_same_size(of_part, 1) and features.dialect.kept > 0
     free = MAX_HELD - count * _registers(program, features, [*lines, values])
     loaded: list[tuple[Local, Local, int]] = []
@@ -361,7 +363,7 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
             held = _preload(program, features, count, [*lines, values], of_value)
         if of_key is not None:
             load(of_key, lambda k, s: problem.key(batch, group, key(k), s), [count, problem.size])
-        # The keys last: the barrier behind the new key keeps compilers from moving loads of values behind a store (sm_90).
+        # Store the keys last: the barrier after the new key keeps compilers from moving loads of values after a store (sm_90).
         for local, register, start in loaded:
             program.fill(local, lambda *p, register=register: program[register][p], register.desc.shape, start)
 
@@ -419,7 +421,7 @@ def _blocks(problem: Attention, tile: _FlashTile, target: Input, place: Place | 
 
         program.fill(scores, score)
         if new_keys is not None and of_key is not None and new_value is not None:
-            # One of the workgroups that share keys, and the one whose block has the place of the new key.
+            # Of the workgroups that share these keys, the first writes, if its block contains the position of the new key.
             position, is_first = new_keys.position(batch, 0), row * heads % problem.share == 0
             with program.repeat(1, end=where((position // count == block) & is_first, 1, 0)):
                 place_of = lambda s: (batch, group, position, s)  # noqa: E731
