@@ -216,6 +216,22 @@ def test_written_state_shares_no_memory(part: slice) -> None:
         ow.from_torch(module, (torch.ones(3),), context=CPU)
 
 
+def test_written_state_may_be_interleaved() -> None:
+    pairs = torch.zeros(4, 2)
+    module = module_of(lambda self, x: self.total.add_(x) + self.other, total=torch.zeros(4))
+    module.total, module.other = pairs[:, 0], pairs[:, 1]
+    compiled = ow.from_torch(module, (torch.ones(4),), context=CPU)
+    assert [compiled(torch.ones(4)).tolist() for _ in range(2)] == [[1.0] * 4, [2.0] * 4]
+    assert pairs.tolist() == [[2.0, 0.0]] * 4
+
+
+@pytest.mark.parametrize("write", [lambda y: y[::2].add_(3), lambda y: y.diagonal().add_(1)])
+def test_write_to_view_of_named_size_names_view(write: Any) -> None:
+    module = module_of(lambda self, x: (y := x.clone(), write(y))[0])
+    with pytest.raises(ow.NotSupportedError, match=r"from_torch: .* writes to a view made by aten\.\w+"):
+        ow.from_torch(module, (torch.ones(8, 6),), dynamic_shapes=(({0: torch.export.Dim("n", min=4, max=64)},),))
+
+
 def test_written_argument_is_no_parameter() -> None:
     module = module_of(lambda self, x: x.add_(1) * self.scale, scale=torch.ones(4))
     compiled = ow.from_torch(module, (torch.ones(4),), context=CPU)

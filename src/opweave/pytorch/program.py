@@ -19,7 +19,7 @@ from ..support.errors import NotSupportedError
 from .convert import FallbackCall, LabellingBuilder, ProgramConversion
 from .guards import SizeRules
 from .sizes import SizeNames
-from .tensors import Span, data_type_of, merge_spans, overlaps, require_dense, shape_of, span_of
+from .tensors import Span, data_type_of, merge_spans, require_dense, shape_of, share_elements, span_of
 from .views import leaves_of, replay, roots_of, written_arguments_of
 
 
@@ -229,21 +229,21 @@ def _state_spans(program: Any, placeholders: Mapping[str, Any], written: set[str
     Raises:
         NotSupportedError: the program writes to a buffer that shares memory with another one, or with a parameter.
     """
-    spans = {
-        spec.arg.name: span_of(tensor)
+    state = {
+        spec.arg.name: tensor
         for spec in program.graph_signature.input_specs
         if spec.kind != InputKind.USER_INPUT
         and placeholders[spec.arg.name].users
         and isinstance(tensor := state_of_input(program, spec), torch.Tensor)
     }
-    for target in written & spans.keys():
-        for name, span in spans.items():
-            if name != target and overlaps(span, merge_spans([spans[target]])):
+    for target in written & state.keys():
+        for name, tensor in state.items():
+            if name != target and share_elements(tensor, state[target]):
                 raise NotSupportedError(
                     f"from_torch: the module writes to {target!r}, which shares memory with {name!r}, and graphs keep the two "
                     "apart; let the module use one of them, or make a copy (clone) of one"
                 )
-    return merge_spans(span for name, span in spans.items() if name not in written)
+    return merge_spans(span_of(tensor) for name, tensor in state.items() if name not in written)
 
 
 def state_of_input(program: Any, spec: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -171,3 +172,28 @@ def overlaps(span: Span, merged: Sequence[Span]) -> bool:
     """
     position = bisect_left(merged, (span[1], 0))  # how many begin before the end of the span
     return position > 0 and merged[position - 1][1] > span[0]
+
+
+def share_elements(one: Any, other: Any) -> bool:
+    """Whether two dense tensors have a byte in common. Spans overlap also if elements lie between those of the other tensor.
+
+    >>> rows = torch.zeros(4, 2)
+    >>> share_elements(rows[:, 0], rows[:, 1]), share_elements(rows[:, 0], rows[2])
+    (False, True)
+    """
+    if not overlaps(span_of(one), merge_spans([span_of(other)])):
+        return False
+    return np.shares_memory(_bytes_at(one), _bytes_at(other))
+
+
+def _bytes_at(tensor: Any) -> np.ndarray:
+    """An array with the address, shape and strides of a dense tensor, which must not be read: a tensor may be on a GPU."""
+    size = tensor.element_size()
+    interface = {
+        "version": 3,
+        "typestr": f"|V{size}",
+        "data": (tensor.data_ptr(), True),
+        "shape": tuple(tensor.shape),
+        "strides": tuple(step * size for step in tensor.stride()),
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=interface))

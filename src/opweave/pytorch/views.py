@@ -12,8 +12,9 @@ from torch._C import _is_alias_of
 from torch._ops import HigherOrderOperator
 
 from ..core.graph import MLOperand
-from ..support.errors import NotSupportedError
+from ..support.errors import NotSupportedError, ValidationError
 from .labels import place_of
+from .registry import NotConvertible
 
 if TYPE_CHECKING:
     from .convert import Frame
@@ -333,13 +334,12 @@ class Views:
             )
         if isinstance(new, (tuple, list)):
             new = [own.operand_of(item) for item in new]
-        return writer(
-            frame.builder,
-            own.operand_of(old),
-            own.operand_of(new),
-            *frame.fill(view.args[1:]),
-            **frame.fill(view.kwargs),
-        )
+        operands = own.operand_of(old), own.operand_of(new)
+        try:
+            return writer(frame.builder, *operands, *frame.fill(view.args[1:]), **frame.fill(view.kwargs))
+        except (NotConvertible, ValidationError) as error:
+            text = f"from_torch: {place_of(view)} writes to a view made by {target}: {error}"
+            raise NotSupportedError(text) from None
 
 
 def _reshape_back(b: Any, old: MLOperand, new: MLOperand, *_: Any, **__: Any) -> MLOperand:

@@ -39,8 +39,11 @@ def for_sums(matrix: Matrix, problem: Problem, constant: GpuConstant, shared: Co
     whole = in_form(matrix, problem, constant, "")
     if matrix.is_widened or matrix.source.desc.data_type != "float32" or _has(whole, shared):
         return whole
-    parts = in_form(matrix, problem, constant, "divided")
-    return parts if _has(parts, shared) and not _is_limited_by_reading(whole[0], problem) else whole
+    if _is_limited_by_reading(whole[0], problem):
+        return whole
+    # The key of a constant that no program has any more may be that of other elements, which are too large for parts.
+    parts = by_term(matrix, problem, constant, "divided")
+    return parts if _has(parts, shared) else whole
 
 
 def for_tensor_cores(
