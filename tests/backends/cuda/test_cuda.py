@@ -148,8 +148,9 @@ def test_graphs_with_names_compile_together(noting: Noting) -> None:
     with compile_together():
         for graph in graphs:
             state_of(graph).version("compute", {"x": x})
-        assert noting.events == ["begins", "begins"]
-    assert noting.events == ["begins", "begins", "waits", "waits"]
+        assert {*noting.events} == {"begins"}
+    assert [event for event, _ in groupby(noting.events)] == ["begins", "waits"]
+    assert noting.events.count("waits") == 2
     for graph, wanted in zip(graphs, (-x, np.abs(x)), strict=True):
         np.testing.assert_array_equal(context.compute(graph, {"x": x})["y"], wanted)
 
@@ -161,9 +162,9 @@ def test_first_call_waits_for_kernels(noting: Noting, size: Any) -> None:
     with wait_at_first_use():
         graph = builder.build({"y": builder.neg(builder.input("x", "float32", [size]))})
         state_of(graph).version("compute", {"x": x})
-    assert noting.events == ["begins"]
+    assert {*noting.events} == {"begins"}
     np.testing.assert_array_equal(context.compute(graph, {"x": x})["y"], -x)
-    assert noting.events == ["begins", "waits"]
+    assert [event for event, _ in groupby(noting.events)] == ["begins", "waits"]
 
 
 def test_decoder_compiles_prompts_and_tokens_together(
