@@ -363,7 +363,7 @@ def _forks() -> Any:
 
 
 def _in_fork(args: Sequence[str], extra: Mapping[str, str]) -> dict[str, Any]:
-    """Run a step in a process of its own, as `in_process` does."""
+    """Run a step in a fork, with these environment variables; errors are those of `measure.in_process`."""
     receiver, sender = _forks().Pipe(duplex=False)
     with receiver, TemporaryFile() as log:
         process = _forks().Process(target=_answer, args=(sender, DupFd(log.fileno()), args, extra))

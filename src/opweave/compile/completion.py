@@ -32,7 +32,8 @@ def complete(parts: Sequence[CompiledSegment], *, has_names: bool) -> None:
     """Wait until engines have compiled the parts of a program.
 
     In a block of `compile_together`, parts of graphs with names are completed at its end. Parts of other graphs are completed
-    immediately: if their engine fails, another one compiles the graph.
+    immediately: if their engine fails, another one compiles the graph. In a block of `wait_at_first_use`, parts that wait in
+    `bind` are left out.
     """
     if not _waits.get():
         parts = [part for part in parts if not part.runner.waits_in_bind]

@@ -2,7 +2,8 @@
 
 GEMV kernels, tiles and tensor cores all read contiguous terms. For TF32x3, a matrix is split into TF32 parts and
 remainders, which other kernels add. If another program has stored the whole matrix, tensor cores split it in registers.
-A program makes a second copy only if its kernel would otherwise take more than `MAX_LOSS` times as long.
+Between these orders, a program makes a second copy only if its kernel would otherwise take more than `MAX_LOSS` times as long.
+Float32 weights that tensor cores read as TF32, bfloat16 or float16 are a copy of their own.
 """
 
 from __future__ import annotations
