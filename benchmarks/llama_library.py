@@ -108,7 +108,8 @@ class Llama:
         if tuple(parameters.words[:3]) != CONTEXT_DEFAULTS:
             raise RuntimeError(f"llama.cpp has other parameters: {list(parameters.words[:8])}")
         # Prompts are read in chunks of 512, as in Opweave.
-        parameters.words[0], parameters.words[1] = room, min(room, CONTEXT_DEFAULTS[2])
+        self._batch = min(room, CONTEXT_DEFAULTS[2])
+        parameters.words[0], parameters.words[1] = room, self._batch
         self._context = llama.llama_init_from_model(self._model, parameters)
         if not self._context or llama.llama_n_ctx(self._context) < room:
             raise RuntimeError(f"llama.cpp makes no context of {room} tokens")
@@ -117,10 +118,12 @@ class Llama:
 
     def feed(self, tokens: Sequence[int]) -> np.ndarray:
         """Read tokens, and return the logits of the next one."""
-        array = (c_int32 * len(tokens))(*tokens)
-        code = self._library.llama_decode(self._context, self._library.llama_batch_get_one(array, len(tokens)))
-        if code:
-            raise RuntimeError(f"llama_decode returned {code}")
+        for start in range(0, len(tokens), self._batch):
+            part = tokens[start : start + self._batch]
+            array = (c_int32 * len(part))(*part)
+            code = self._library.llama_decode(self._context, self._library.llama_batch_get_one(array, len(part)))
+            if code:
+                raise RuntimeError(f"llama_decode returned {code}")
         logits: np.ndarray = np.ctypeslib.as_array(
             self._library.llama_get_logits_ith(self._context, -1), (self._words,)
         )
