@@ -15,6 +15,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -29,7 +31,7 @@ import typer
 
 from . import conclusions
 from .budgets import TORCH, TORCH_COMPILE, Budget
-from .measure import Ratio, alternate, elapsed, environment, script
+from .measure import Ratio, alone, alternate, elapsed, environment, script
 from .page import DOCS, Table, machine, versions, yes
 from .record import Record, read, resumed
 
@@ -131,6 +133,35 @@ class Compilation:
 
 
 Row = Conversion | Compilation
+
+
+@dataclass
+class Quiet:
+    """Keeps modules that are compiled at the same time from being measured at the same time.
+
+    First calls are measured one after the other, and later calls after all modules of the group are prepared.
+
+    Attributes:
+        folder: of the group, for locks.
+        prepared: an event of `multiprocessing`, set when the module's later calls can be measured.
+    """
+
+    folder: Path
+    prepared: Any
+
+    @property
+    def first_calls(self) -> Path:
+        """The folder that is locked during a first call."""
+        return self.folder / "first"
+
+    @property
+    def calls(self) -> Path:
+        """The folder that is locked during later calls, and until all modules are prepared."""
+        return self.folder / "calls"
+
+
+Job = Callable[[Quiet], dict[str, Any]]
+"""Makes the values of a row."""
 
 
 def row_of(**values: Any) -> Row:
@@ -254,7 +285,8 @@ session of ONNX Runtime, and its first call; in parentheses, the seconds |
     parts.append(
         """Calls are `torch.compile(module, backend="opweave")` and `torch.compile(module)`, with `mode="reduce-overhead"` on a
 GPU, under `torch.inference_mode()`, alternately; ratios are medians of pairs. Compiling is the first call, in a process that
-has compiled a small module before, with empty caches on disk.
+has compiled a small module before, with empty caches on disk. With `--jobs`, other modules are prepared during first calls,
+but none during later calls.
 """
     )
     return "\n".join(parts)
@@ -277,6 +309,7 @@ def main(
     times: Annotated[bool, typer.Option(help="Measure times, too.")] = True,
     turns: Annotated[int, typer.Option(min=1, help="How often a module is loaded in each way.")] = TURNS,
     pairs: Annotated[int, typer.Option(min=1, help="Pairs of turns of calls.")] = PAIRS,
+    jobs: Annotated[int, typer.Option(min=1, help="How many modules torch.compile compiles at the same time.")] = 1,
     minutes: Annotated[float, typer.Option(help="Begin no module after so many minutes.")] = float("inf"),
     again: Annotated[bool, typer.Option(help="Measure also what the file already has.")] = False,
     keep: Annotated[Path | None, typer.Option("--json", help="Where rows are kept, after each module.")] = None,
@@ -291,24 +324,29 @@ def main(
     path = keep or RECORDS[device]
     record = resumed(path, row_of, _description(device), _machine(device))
     finished = {key_of(row) for row in record.rows if not again and (row.is_timed or not times)}
-    jobs = {key: job for key, job in _jobs(device, only, part, times, turns, pairs).items() if key not in finished}
+    every = _jobs(device, only, part, times, turns, pairs)
+    missing = {key: job for key, job in every.items() if key not in finished}
     places = {key: place for place, key in enumerate(_jobs(device, None, "", times, turns, pairs))}
-    start = time.monotonic()
-    for number, (key, job) in enumerate(jobs.items(), 1):
+    start, done = time.monotonic(), 0
+    for group in _groups(list(missing), jobs):
         if elapsed() > 60 * minutes:
             break
         began = time.monotonic()
-        try:
-            row, outcome = row_of(**job()), "ok"
-            record.rows = [each for each in record.rows if key_of(each) != key] + [row]
-            record.failures.pop(key, None)
-        except (RuntimeError, TimeoutError) as error:
-            outcome = record.failures[key] = _reason(str(error))
+        outcomes = {}
+        for key, future in _measured({key: missing[key] for key in group}).items():
+            try:
+                row, outcomes[key] = row_of(**future.result()), "ok"
+                record.rows = [each for each in record.rows if key_of(each) != key] + [row]
+                record.failures.pop(key, None)
+            except (RuntimeError, TimeoutError) as error:
+                outcomes[key] = record.failures[key] = _reason(str(error))
         record.rows.sort(key=lambda row: places.get(key_of(row), len(places)))
         record.write(path)
+        done += len(group)
         now = time.monotonic()
-        left = (now - start) / number * (len(jobs) - number) / 60
-        print(f"{number}/{len(jobs)} {key}: {outcome} [{now - began:.0f} s, about {left:.0f} min left]", flush=True)
+        left = (now - start) / done * (len(missing) - done) / 60
+        text = "; ".join(f"{key}: {outcome}" for key, outcome in outcomes.items())
+        print(f"{done}/{len(missing)} {text} [{now - began:.0f} s, about {left:.0f} min left]", flush=True)
     if path == RECORDS[device]:
         write_page()
 
@@ -318,34 +356,53 @@ def key_of(row: Row) -> str:
     return f"{row.name}/{row.precision}" if isinstance(row, Compilation) else row.name
 
 
-def _jobs(
-    device: str, only: Sequence[str] | None, part: str, times: bool, turns: int, pairs: int
-) -> dict[str, Callable[[], dict[str, Any]]]:
+def _groups(keys: Sequence[str], jobs: int) -> list[list[str]]:
+    """Rows that are made at the same time: conversions alone, and so many compilations."""
+    conversions = [[key] for key in keys if "/" not in key]
+    compilations = [key for key in keys if "/" in key]
+    return conversions + [compilations[start : start + jobs] for start in range(0, len(compilations), jobs)]
+
+
+def _measured(group: Mapping[str, Job]) -> dict[str, Future[dict[str, Any]]]:
+    """The values of rows that are made at the same time."""
+    with TemporaryDirectory(prefix="opweave-torch-") as folder, ThreadPoolExecutor(len(group)) as pool:
+        waits = {key: Quiet(Path(folder), _forks().Event()) for key in group}
+        for quiet in waits.values():
+            quiet.first_calls.mkdir(exist_ok=True)
+            quiet.calls.mkdir(exist_ok=True)
+        with alone(Path(folder, "calls")):
+            futures = {key: pool.submit(_prepared_or_ended, job, waits[key]) for key, job in group.items()}
+            for quiet in waits.values():
+                quiet.prepared.wait()
+        return futures
+
+
+def _jobs(device: str, only: Sequence[str] | None, part: str, times: bool, turns: int, pairs: int) -> dict[str, Job]:
     """What makes the values of each row, by the row's name."""
     modules = script("torch_modules").MODULES
     if unknown := set(only or ()) - set(modules):
         raise typer.BadParameter(f"there is no module {', '.join(sorted(unknown))}")
-    jobs: dict[str, Callable[[], dict[str, Any]]] = {}
+    jobs: dict[str, Job] = {}
     if device == "cpu" and part != "compile":
         for name in modules:
             if not only or name in only:
-                jobs[name] = partial(_alone, "convert", name, str(turns if times else 0))
+                jobs[name] = partial(_alone, "convert", name, turns if times else 0)
     if part != "convert":
         for precision in PRECISIONS[device]:
             for name in COMPILED:
                 if not only or name in only:
-                    count = str(pairs if times else 0)
+                    count = pairs if times else 0
                     jobs[f"{name}/{precision}"] = partial(_compile_twice, name, device, precision, count)
     return jobs
 
 
-def _alone(*args: str) -> dict[str, Any]:
+def _alone(*args: Any) -> dict[str, Any]:
     """Measure in a process with empty caches on disk."""
     with TemporaryDirectory(prefix="opweave-torch-") as folder:
         return _in_folder(folder, *args)
 
 
-def _in_folder(folder: str, *args: str) -> dict[str, Any]:
+def _in_folder(folder: str, *args: Any) -> dict[str, Any]:
     """Measure in a process with PyTorch's caches in a folder, and an empty one for Opweave."""
     with TemporaryDirectory(dir=folder) as own:
         extra = {"OPWEAVE_CACHE": own}
@@ -362,7 +419,7 @@ def _forks() -> Any:
     return context
 
 
-def _in_fork(args: Sequence[str], extra: Mapping[str, str]) -> dict[str, Any]:
+def _in_fork(args: Sequence[Any], extra: Mapping[str, str]) -> dict[str, Any]:
     """Run a step in a fork, with these environment variables; errors are those of `measure.in_process`."""
     receiver, sender = _forks().Pipe(duplex=False)
     with receiver, TemporaryFile() as log:
@@ -379,13 +436,13 @@ def _in_fork(args: Sequence[str], extra: Mapping[str, str]) -> dict[str, Any]:
             process.join()
             log.seek(0)
             text = log.read().decode(errors="replace").strip()[-2000:]
-            raise RuntimeError(f"{' '.join(args)} ends with {process.exitcode}: {text}") from None
+            raise RuntimeError(f"{' '.join(map(str, args[:-1]))} ends with {process.exitcode}: {text}") from None
         finally:
             process.kill()
             process.join()
 
 
-def _answer(sender: Any, log: Any, args: Sequence[str], extra: Mapping[str, str]) -> None:
+def _answer(sender: Any, log: Any, args: Sequence[Any], extra: Mapping[str, str]) -> None:
     """Run a step in a fork, whose output goes to a file."""
     os.dup2(log.detach(), 1)
     os.dup2(1, 2)
@@ -393,17 +450,17 @@ def _answer(sender: Any, log: Any, args: Sequence[str], extra: Mapping[str, str]
     sender.send(STEPS[args[0]](*args[1:]))
 
 
-def _compile_twice(name: str, device: str, precision: str, pairs: str) -> dict[str, Any]:
+def _compile_twice(name: str, device: str, precision: str, pairs: int, quiet: Quiet) -> dict[str, Any]:
     """Measure a compilation in two processes: each compiler is the first in one of them, whose time of compiling counts.
 
     Inductor's caches are empty in the first process. The second one finds what the first has compiled, so that only Opweave
     compiles there.
     """
-    if pairs == "0":
-        return {**_alone("compile", name, device, precision, pairs, "ours"), "compiling": {}}
+    if not pairs:
+        return {**_alone("compile", name, device, precision, pairs, "ours", quiet), "compiling": {}}
     with TemporaryDirectory(prefix="opweave-torch-") as folder:
-        other = _in_folder(folder, "compile", name, device, precision, "0", "theirs")
-        row = _in_folder(folder, "compile", name, device, precision, pairs, "ours")
+        other = _in_folder(folder, "compile", name, device, precision, 0, "theirs", quiet)
+        row = _in_folder(folder, "compile", name, device, precision, pairs, "ours", quiet)
     return {**row, "compiling": row["compiling"] | other["compiling"]}
 
 
@@ -447,7 +504,7 @@ def error_of(expected: Any, results: Any) -> float:
     return worst
 
 
-def convert(name: str, turns: str) -> dict[str, Any]:
+def convert(name: str, turns: int, quiet: Quiet) -> dict[str, Any]:
     """Convert a module, compare it with eager PyTorch, and measure how long loading takes."""
     import torch
 
@@ -471,7 +528,7 @@ def convert(name: str, turns: str) -> dict[str, Any]:
         "by_torch": [call.name for call in compiled.fallbacks],
         "error": error_of(expected, compiled(*deepcopy(arguments))),
     }
-    if turns == "0":
+    if not turns:
         return values
     del compiled, eager
     with TemporaryDirectory(prefix="opweave-torch-") as folder:
@@ -493,7 +550,7 @@ def convert(name: str, turns: str) -> dict[str, Any]:
         sources = {"program": lambda: program, "module": lambda: export(network, arguments)}
         try:
             for key, source in sources.items():
-                values[key] = loading({"ours": partial(ours, source), "theirs": partial(theirs, source)}, int(turns))
+                values[key] = loading({"ours": partial(ours, source), "theirs": partial(theirs, source)}, turns)
         except OnnxFailure as error:
             values |= {"program": {}, "module": {}, "failure": str(error)}
     return values
@@ -530,7 +587,7 @@ def _session(program: Any, arguments: Sequence[Any], path: Path, names: Sequence
 
 
 def compile_module(
-    name: str, device: str, precision: str, pairs: str, first: Literal["ours", "theirs"]
+    name: str, device: str, precision: str, pairs: int, first: Literal["ours", "theirs"], quiet: Quiet
 ) -> dict[str, Any]:
     """Compile a module with both compilers, of which one is the first, compare them with eager PyTorch, and measure calls."""
     import torch
@@ -563,14 +620,19 @@ def compile_module(
         compiling: dict[str, list[float]] = {}
         for way in order:
             functions[way] = partial(compiled(module, way), *arguments)
-            start = time.perf_counter()
-            result = functions[way]()
-            if way == first:
-                compiling[way] = [time.perf_counter() - start]
+            with alone(quiet.first_calls) if way == first else nullcontext():
+                start = time.perf_counter()
+                result = functions[way]()
+                if way == first:
+                    compiling[way] = [time.perf_counter() - start]
             errors[way] = error_of(expected, result)
             for _ in range(3):  # inductor records CUDA graphs in the second call
                 functions[way]()
-        call = alternate(functions, pairs=int(pairs)) if pairs != "0" else {}
+        call = {}
+        if pairs:
+            quiet.prepared.set()
+            with alone(quiet.calls):
+                call = alternate(functions, pairs=pairs)
     return {
         "name": name,
         "precision": precision,
