@@ -377,6 +377,14 @@ def _measured(group: Mapping[str, Job]) -> dict[str, Future[dict[str, Any]]]:
         return futures
 
 
+def _prepared_or_ended(job: Job, quiet: Quiet) -> dict[str, Any]:
+    """The values of a row, for which nobody waits after its end."""
+    try:
+        return job(quiet)
+    finally:
+        quiet.prepared.set()
+
+
 def _jobs(device: str, only: Sequence[str] | None, part: str, times: bool, turns: int, pairs: int) -> dict[str, Job]:
     """What makes the values of each row, by the row's name."""
     modules = script("torch_modules").MODULES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
@@ -39,7 +40,7 @@ from benchmarks import (
 from benchmarks.__main__ import OTHERS, TABLES, command
 from benchmarks.budgets import BUDGETS, Budget
 from benchmarks.kernels import ENGINE, Measurement, won
-from benchmarks.measure import ROOT, Ratio
+from benchmarks.measure import ROOT, Ratio, alone
 from benchmarks.page import DOCS, Table, replace_part, tables
 from benchmarks.record import Record, read, record_of, resumed
 from benchmarks.rows import Row
@@ -294,7 +295,7 @@ def test_torch_modules_are_measured_once(
 ) -> None:
     calls: list[str] = []
 
-    def values(name: str, **more: Any) -> dict[str, Any]:
+    def values(name: str, quiet: torch.Quiet, **more: Any) -> dict[str, Any]:
         calls.append(name)
         if name == "b" and calls.count("b") == 1:
             raise RuntimeError("Traceback:\n  File x\nValueError: no memory\n  ^^^^")
@@ -308,7 +309,8 @@ def test_torch_modules_are_measured_once(
 
     monkeypatch.setattr(torch, "_jobs", jobs)
     monkeypatch.setattr(torch, "_machine", lambda device: "a machine")
-    options: Any = {"only": None, "part": "", "turns": 1, "pairs": 1, "minutes": 9.0, "again": False, "render": False}
+    options: Any = {"only": None, "part": "", "turns": 1, "pairs": 1, "jobs": 1, "minutes": 9.0}
+    options |= {"again": False, "render": False}
     run = partial(torch.main, "cpu", keep=tmp_path / "record.json", **options)
     run(times=False)
     assert calls == ["a", "b"]
@@ -326,6 +328,34 @@ def test_torch_modules_are_measured_once(
     assert "| a | p | text | 1 | none | 1e-07 | 0.25x (1.00 s) | 0.75x (3.00 s) | yes |" in torch.markdown(
         {"cpu": record}
     )
+
+
+def test_calls_of_torch_modules_are_measured_when_all_of_a_group_are_prepared_or_have_failed() -> None:
+    events: list[str] = []
+
+    def job(quiet: torch.Quiet, name: str, seconds: float) -> dict[str, Any]:
+        time.sleep(seconds)
+        events.append(f"{name} prepared")
+        if name == "b":
+            raise RuntimeError("no memory")
+        quiet.prepared.set()
+        with alone(quiet.calls):
+            events.append(f"{name} measured")
+        return {"name": name}
+
+    found = torch._measured(
+        {name: partial(job, name=name, seconds=seconds) for name, seconds in (("a", 0), ("b", 0.1))}
+    )
+    assert events == ["a prepared", "b prepared", "a measured"]
+    assert found["a"].result() == {"name": "a"}
+    with pytest.raises(RuntimeError, match="no memory"):
+        found["b"].result()
+    assert torch._groups(["a", "b/tf32", "c", "d/tf32", "e/tf32"], 2) == [
+        ["a"],
+        ["c"],
+        ["b/tf32", "d/tf32"],
+        ["e/tf32"],
+    ]
 
 
 @pytest.mark.parametrize(
