@@ -8,8 +8,6 @@ script("torch_modules").declare_operators()  # without which torchvision may ref
 
 for name in (
     "torch._dynamo",
-    "torch._inductor.compile_fx",
-    "torch._inductor.cudagraph_trees",
     "torchvision",
     "timm",
     "transformers",
