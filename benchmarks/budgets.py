@@ -187,9 +187,10 @@ LANGUAGE = {
         "long": Budget(60.0, "ms"),
         "build": Budget(3.0, "s"),
     },
+    "WebGPU": {"token": Budget(2.6, "ms")},
 }
-"""On an H200 with CUDA: a language model of 1.1 billion weights of 4 bits, by precision: a token at a length of 2,048, the
-first token of a prompt of 64 and of 1,024, and seconds to build."""
+"""On an H200: a language model of 1.1 billion weights of 4 bits, by precision with CUDA, or with WebGPU: a token at a length
+of 2,048, the first token of a prompt of 64 and of 1,024, and seconds to build."""
 
 MEMORY_OF_LANGUAGE = 1.5
 """Of the same: memory of the device as a multiple of the file and the cache."""

@@ -3,8 +3,8 @@
     python -m benchmarks language                        # writes docs/benchmarks-gpu.md
     python -m benchmarks language --render results.json  # writes the page of a file
 
-Needs the extra cuda, and torch and transformers. The file, Llama in Q4_0 with random weights, is made by
-`tools/make_llama.py`. Each precision, and PyTorch in bfloat16, has a process of its own.
+Needs the extras cuda and gpu, and torch and transformers. The file, Llama in Q4_0 with random weights, is made by
+`tools/make_llama.py`. Each precision, WebGPU, and PyTorch in bfloat16 have a process of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,12 @@ from .record import Record
 
 RECORD = DOCS / "benchmarks-cuda-language.json"
 
-PRECISIONS = ("float16", "float32")
+CONTEXTS = {
+    "float16": ("cuda", "float16", "float16"),
+    "float32": ("cuda", "float32", "float32"),
+    "WebGPU": ("gpu", "float32", "float16"),
+}
+"""The device, the precision, and the data type of the cache of each row of Opweave."""
 
 ROOM, SHORT, LONG, STEPS = 2048, 64, 1024, 60
 """Tokens in the cache; of the prompts; and decoded ones, the last that fit into the cache."""
@@ -46,7 +51,7 @@ class Row:
     """The model in one precision, in PyTorch or Opweave.
 
     Attributes:
-        name: the precision; "PyTorch" for PyTorch's.
+        name: the precision with CUDA; "WebGPU", or "PyTorch".
         token: milliseconds a token at the end of the cache; the median.
         short: milliseconds to the first token of a short prompt.
         long: of a long prompt.
@@ -63,11 +68,16 @@ class Row:
     memory: float
     least: float
 
+    @property
+    def has_memory_limit(self) -> bool:
+        """Whether memory is limited: with CUDA."""
+        return CONTEXTS.get(self.name, ("",))[0] == "cuda"
+
     def faults(self) -> list[str]:
         """Which limits it exceeds."""
         limits = LANGUAGE.get(self.name, {})
         names = [name for name, limit in limits.items() if not limit.holds(ours=getattr(self, name))]
-        if limits and self.memory > MEMORY_OF_LANGUAGE * self.least:
+        if self.has_memory_limit and self.memory > MEMORY_OF_LANGUAGE * self.least:
             names.append("memory")
         return names
 
@@ -91,19 +101,20 @@ def section(record: Record[Row]) -> str:
         numbers = [f"{row.build:.2f} s", f"{row.token:.3f} ms", f"{row.short:.2f} ms", f"{row.long:.1f} ms"]
         numbers += [f"{row.memory:.0f} MiB", f"{row.least:.0f} MiB"]
         texts = [f"{name} {limit}" for name, limit in limits.items()]
-        texts += [f"memory <= {MEMORY_OF_LANGUAGE:g}x"] if limits else []
+        texts += [f"memory <= {MEMORY_OF_LANGUAGE:g}x"] if row.has_memory_limit else []
         holds = ", ".join(row.faults()) or (yes(True) if limits else "")
         rows.append([row.name, *numbers, "; ".join(texts), holds])
     return f"""## A language model with CUDA
 
 Written by `python -m benchmarks language`: {record.device}; {record.machine}.
 
-Llama with 1.1 billion weights in Q4_0 ({ROOM:,} tokens of cache), whose matrices stay as they are in the file; beside it the
-same network of Transformers in bfloat16 with a static cache, compiled by `torch.compile(mode="reduce-overhead")`. A token is
-one of the last {STEPS} that fit into the cache, chosen by its logits on the device; only its number is read. The time of a
-prompt ends with its first token. Builds are without kernels from the cache on disk, memory is that of the device beyond CUDA's
-own context. PyTorch uses no CUDA graphs here, since the cache counts its tokens in a tensor that the compiled step writes.
-The last column names the limits that are exceeded, or says yes.
+Llama with 1.1 billion weights in Q4_0 ({ROOM:,} tokens of cache), whose matrices stay as they are in the file. A row is a
+precision with CUDA, or WebGPU with float32 arithmetic and a cache of float16. Beside them is the same network of
+Transformers in bfloat16 with a static cache, compiled by `torch.compile(mode="reduce-overhead")`. A token is one of the
+last {STEPS} that fit into the cache, chosen by its logits on the device; only its number is read. The time of a prompt
+ends with its first token. Builds are without kernels from the cache on disk, memory is that of the device beyond CUDA's
+own context. PyTorch uses no CUDA graphs here, since the cache counts its tokens in a tensor that the compiled step
+writes. The last column names the limits that are exceeded, or says yes.
 
 {Table(head, rows, right=range(1, 7))}
 """
@@ -113,7 +124,7 @@ def main(
     keep: Annotated[Path, typer.Option("--json", help="Where results are kept.")] = RECORD,
     render: Annotated[Path | None, typer.Option(help="Measure nothing, and make the page of this file.")] = None,
     model: Annotated[Path | None, typer.Option(help="A GGUF file. Default: one that is made.")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="A precision, or PyTorch. Default: all.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="A precision, WebGPU or PyTorch. Default: all.")] = None,
 ) -> None:
     """Measure the model, and write the page."""
     from .gpu_page import write
@@ -130,7 +141,7 @@ def main(
     )
     with TemporaryDirectory(prefix="opweave-language-") as folder:
         path = model or make(Path(folder) / "llama.gguf")
-        for name in (*PRECISIONS, "PyTorch"):
+        for name in (*CONTEXTS, "PyTorch"):
             if only and name not in only:
                 continue
             extra = {"OPWEAVE_CACHE": f"{folder}/{name}", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
@@ -186,19 +197,19 @@ def times(step: Callable[[int], object], count: int) -> float:
     return 1e3 * median(found)
 
 
-def decoder_of(precision: Any, path: str) -> Any:
-    """The decoder of a file, compiled."""
+def decoder_of(name: str, path: str) -> Any:
+    """The decoder of a file, compiled for a row."""
     import opweave as ow
     from opweave.chat import GGUF, Decoder, Model
 
-    context = ow.ml.create_context(device="cuda", precision=precision)
-    cache: Any = "float16" if precision == "float16" else "float32"
-    decoder = Decoder(Model(GGUF(path), for_cpu=False), context, ROOM, cache=cache)
+    device, precision, cache = CONTEXTS[name]
+    context = ow.ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]
+    decoder = Decoder(Model(GGUF(path), for_cpu=False), context, ROOM, cache=cache)  # type: ignore[arg-type]
     decoder.build()
     return decoder
 
 
-def opweave(precision: Any, path: str) -> Row:
+def opweave(name: str, path: str) -> Row:
     """Measure Opweave."""
     import numpy as np
 
@@ -206,10 +217,11 @@ def opweave(precision: Any, path: str) -> Row:
     from opweave.chat import Sampler
 
     in_primary_context()
-    ow.ml.create_context(device="cuda", precision=precision)
+    device, precision, _ = CONTEXTS[name]
+    ow.ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]
     free = free_bytes()
     start = perf_counter()
-    decoder = decoder_of(precision, path)
+    decoder = decoder_of(name, path)
     greedy = Sampler(temperature=0)
     decoder.forget(0)
     decoder.choose([1], greedy)
@@ -236,7 +248,7 @@ def opweave(precision: Any, path: str) -> Row:
     s = decoder.model.sizes
     cache = 2 * s.layers * s.groups * s.size * ROOM * (2 if decoder.cache == "float16" else 4)
     memory = free - free_bytes()
-    return Row(precision, step, short, long, build, memory / 2**20, (os.path.getsize(path) + cache) / 2**20)
+    return Row(name, step, short, long, build, memory / 2**20, (os.path.getsize(path) + cache) / 2**20)
 
 
 def pytorch(path: str) -> Row:
@@ -307,7 +319,7 @@ def pytorch(path: str) -> Row:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] in (*PRECISIONS, "PyTorch"):
+    if len(sys.argv) == 3 and sys.argv[1] in (*CONTEXTS, "PyTorch"):
         name, path = sys.argv[1:]
         print(json.dumps(vars(pytorch(path) if name == "PyTorch" else opweave(name, path))))
     else:

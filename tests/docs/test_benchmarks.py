@@ -430,11 +430,12 @@ def test_language_model_is_judged_by_its_limits() -> None:
     rows = [
         language.Row("float16", **values),
         language.Row("float32", **values | {"short": 3.5, "memory": 151.0}),
+        language.Row("WebGPU", **values | {"token": 2.7, "build": 9.0, "memory": 151.0}),
         language.Row("PyTorch", **values),
     ]
-    assert [row.faults() for row in rows] == [[], ["short", "memory"], []]
+    assert [row.faults() for row in rows] == [[], ["short", "memory"], ["token"], []]
     (table,) = tables(language.section(Record("Python", "a GPU", rows=rows)))
-    assert table.cells("holds") == ["yes", "short, memory"]
+    assert table.cells("holds") == ["yes", "short, memory", "token"]
 
 
 def test_made_language_model_computes_finite_logits(tmp_path: Path) -> None:
