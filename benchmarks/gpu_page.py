@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import conclusions, cuda, cuda_models, cuda_networks, cuda_recurrences, gpu_sizes, language, webgpu
+from . import conclusions, cuda, cuda_models, cuda_networks, cuda_recurrences, cuda_startup, gpu_sizes, language, webgpu
 from .page import DOCS
 from .record import read
 
@@ -23,6 +23,8 @@ def page() -> str:
         sections.append(gpu_sizes.section(read(gpu_sizes.RECORD, gpu_sizes.Row)))
     if language.RECORD.exists():
         sections.append(language.section(read(language.RECORD, language.Row)))
+    if cuda_startup.RECORD.exists():
+        sections.append(cuda_startup.section(read(cuda_startup.RECORD, cuda_startup.Row)))
     return conclusions.completed(PAGE.name, "\n".join(["# On a GPU\n", *sections]))
 
 

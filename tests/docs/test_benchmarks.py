@@ -28,6 +28,7 @@ from benchmarks import (
     cuda,
     cuda_models,
     cuda_networks,
+    cuda_startup,
     engines,
     gpu_page,
     hot_paths,
@@ -436,6 +437,15 @@ def test_language_model_is_judged_by_its_limits() -> None:
     assert [row.faults() for row in rows] == [[], ["short", "memory"], ["token"], []]
     (table,) = tables(language.section(Record("Python", "a GPU", rows=rows)))
     assert table.cells("holds") == ["yes", "short, memory", "token"]
+
+
+def test_starts_with_cuda_are_judged_by_their_limits() -> None:
+    values = {"context": 300.0, "load": 150.0, "call": 90.0, "compiled": 0, "size": 1.01, "is_equal": True}
+    wrong = {"call": 101.0, "compiled": 2, "size": 1.2, "is_equal": False}
+    rows = [cuda_startup.Row("ResNet-50", **values), cuda_startup.Row("ResNet-50", **values | wrong)]  # type: ignore[arg-type]
+    assert [row.faults() for row in rows] == [[], ["time", "compiled", "size", "results"]]
+    (table,) = tables(cuda_startup.section(Record("Python", "a GPU", rows=rows)))
+    assert table.cells("holds") == ["yes", "time, compiled, size, results"]
 
 
 def test_made_language_model_computes_finite_logits(tmp_path: Path) -> None:
