@@ -118,6 +118,9 @@ class Cuda(Dialect):
     def in_register(self, number: str) -> str:
         return f"in_register({number})"
 
+    def carried(self, value: str) -> str:
+        return f"carried({value})"
+
     def wide(self, index: str) -> str:
         return f"u64({index})"
 

@@ -177,6 +177,10 @@ class Dialect(DialectLibrary):
         """The text of a u32 constant to keep in a register, since an instruction takes only one immediate constant."""
         return number
 
+    def carried(self, value: str) -> str:
+        """The text of a loaded value that the next repetition of a loop uses; compilers must not move the load there."""
+        return value
+
     def wide(self, index: str) -> str:
         """The text of a u32 index in 64 bits: sums with constants cannot wrap around, so they become offsets of loads."""
         return index

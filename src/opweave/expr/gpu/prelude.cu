@@ -141,6 +141,19 @@ inline u32 in_register(u32 number) {
     return number + (blockDim.z - 1u);
 }
 
+// A loaded value that the next repetition of a loop uses. Compilers would load it there instead, which has to wait.
+template <typename T>
+inline T carried(T x) {
+#ifdef __CUDA_ARCH__
+    if constexpr (sizeof(T) == 4) {
+        u32 bits = bitcast<u32>(x);
+        asm volatile("" : "+r"(bits));
+        return bitcast<T>(bits);
+    }
+#endif
+    return x;
+}
+
 // Start to fetch bytes into the L2 cache: a multiple of 16, from an address that is one, too.
 template <typename T>
 inline void prefetch(const T& first, u32 bytes) {
