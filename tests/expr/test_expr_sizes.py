@@ -27,6 +27,7 @@ from opweave.expr.evaluate import evaluate
 from opweave.expr.fingerprint import fingerprint, identify
 from opweave.expr.simplify import simplify
 from opweave.expr.specialise import formula_at
+from opweave.expr.table import TableEvaluator
 from opweave.kernels.expression import program_of
 from opweave.ops.formulas import reshape_array
 from opweave.support.cache import Cache
@@ -90,6 +91,10 @@ def numbers(x: Traced) -> Traced:
     return ex.compute(x.shape, lambda i, j: ex.cast(i * columns + j, "float32") * x[i, j] / columns + rows)
 
 
+def outer_sum(x: Traced, y: Traced) -> Traced:
+    return ex.compute((y.shape[0], 2, x.shape[1]), lambda i, _, j: x[0, j] - y[i, 0])
+
+
 Shapes = Sequence[tuple[str, tuple[Any, ...]]]
 
 FORMULAS: dict[str, tuple[Callable[..., Any], Shapes]] = {
@@ -105,6 +110,9 @@ FORMULAS: dict[str, tuple[Callable[..., Any], Shapes]] = {
     "flattened": (flattened, [("float32", (N, M))]),
     "numbers of positions": (numbers, [("float32", (N, M))]),
     "last element": (lambda x: ex.compute((), lambda: x[-1] - x[x.shape[0] - 1] + x[0]), [("float32", (N,))]),
+    "truth values": (lambda x: x > x.shape[1], [("int32", (N, M))]),
+    "outer sum": (outer_sum, [("int8", (1, N)), ("int8", (M, 1))]),
+    "bits": (lambda x: ex.bitcast(x * x.shape[0], "int32"), [("float32", (N, M))]),
     "colour channels": (lambda x: x * 2, [("float32", (N, M, 3))]),
     "padded": (lambda x: ex.compute((x.shape[0] + 2,), lambda i: x.padded(3)[i - 1]), [("float32", (N,))]),
     "clamped": (lambda x, i: ex.compute(i.shape, lambda k: x.clamped[i[k]]), [("float32", (N,)), ("int32", (M,))]),
@@ -262,6 +270,27 @@ def test_simplified_formula_computes_the_same(name: str) -> None:
         evaluate(static, arrays, expected)
         for a, e in zip(actual, expected, strict=True):
             np.testing.assert_array_equal(a, e)
+
+
+def test_tables_are_those_of_the_evaluator() -> None:
+    programs = {name: trace_symbolic(name)[0] for name in FORMULAS}
+    tables = {
+        name: program
+        for name, program in programs.items()
+        if len(program.outputs) == 1
+        and not (program.stored or program.checks)
+        and not any(isinstance(node, ir.Reduce) for node in ir.walk(*program.roots))
+    }
+    assert len(tables) > 12
+    for name, program in tables.items():
+        evaluator = TableEvaluator(program)
+        for sizes in SIZES:
+            static = formula_at(program, sizes)
+            arrays, expected = arrays_for(static, sizes["n"]), empty(static)
+            evaluate(static, arrays, expected)
+            actual = evaluator(sizes, arrays)
+            assert (actual.dtype, actual.shape) == (expected[0].dtype, expected[0].shape), name
+            np.testing.assert_array_equal(actual, expected[0], err_msg=f"{name} {sizes}")
 
 
 def test_halide_compiles_once_for_all_names_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:

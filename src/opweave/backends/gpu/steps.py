@@ -6,12 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
 import numpy as np
 
-from ...core.dtypes import numpy_type
 from ...core.graph import Desc, Node
 from ...core.guards import estimate
 from ...core.size_values import values_at
@@ -23,7 +23,7 @@ from ...expr.gpu import Features, GpuKernel, KernelProgram
 from ...expr.gpu.kernel import divisor_values
 from ...expr.ir import Formula, Input, Output, Stored
 from ...expr.simplify import simplify
-from ...expr.specialise import formula_at
+from ...expr.table import TableEvaluator
 from ...expr.tracing import make_formula, of_input
 from ...memory.shared_constants import keys_of_shared
 from ...support.background import background
@@ -85,19 +85,23 @@ class SizeTable:
     places: tuple[Buffer, ...]
     _last: tuple[Mapping[str, int], np.ndarray] | None = None
 
+    @cached_property
+    def _evaluator(self) -> TableEvaluator:
+        return TableEvaluator(self.program)
+
     def at(self, sizes: Mapping[str, int]) -> np.ndarray:
         """The array for sizes by name. Several tables of a version may read it."""
         last = self._last  # another thread may replace it
         if last is not None and last[0] == sizes:
             return last[1]
-        program = formula_at(self.program, sizes)
         arrays = [
-            _view_as(place.at(sizes), source.desc).array
-            for place, source in zip(self.places, program.inputs, strict=True)
+            _elements_as(
+                place.array if place.values is None else place.values.at(sizes),
+                Desc(source.desc.data_type, values_at(source.desc.shape, sizes)),
+            )
+            for place, source in zip(self.places, self.program.inputs, strict=True)
         ]
-        desc = program.outputs[0].desc
-        array = np.empty(desc.shape, numpy_type(desc.data_type))
-        evaluate(program, arrays, [array])
+        array = self._evaluator(sizes, arrays)
         self._last = dict(sizes), array
         return array
 
@@ -235,6 +239,8 @@ class Kernels:
         inputs = tuple(value.sources)
         places = tuple(self.places[source] for source in inputs)
         program = make_formula("a table of sizes", inputs, (value.result,))
+        if program.stored:
+            return None
         depends_on_sizes = program.has_sizes or any(place.kind == "sizes" for place in places)
         if not depends_on_sizes or not all(place.kind in ("constant", "sizes") for place in places):
             return None
@@ -390,5 +396,9 @@ def _view_as(place: Buffer, desc: Desc) -> Buffer:
     """Reinterpret the bytes of a place as another array."""
     if place.kind != "constant":
         return place
-    flat = np.ascontiguousarray(place.array).reshape(-1)
-    return Buffer(desc, "constant", value=GpuConstant.of(flat.view(desc.data_type).reshape(desc.shape)))
+    return Buffer(desc, "constant", value=GpuConstant.of(_elements_as(place.array, desc)))
+
+
+def _elements_as(array: np.ndarray, desc: Desc) -> np.ndarray:
+    """Reinterpret the bytes of elements as an array."""
+    return np.ascontiguousarray(array).reshape(-1).view(desc.data_type).reshape(desc.shape)
