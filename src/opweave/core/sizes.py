@@ -445,7 +445,12 @@ def _product(left: tuple[Term, ...], right: tuple[Term, ...]) -> Dimension:
 
 
 def divide(dividend: Dimension, divisor: Dimension) -> Dimension:
-    """floor(dividend / divisor). Terms that the divisor divides leave the call: (n m + 3) // m = n + 3 // m."""
+    """floor(dividend / divisor). Terms that the divisor divides leave the call: (n m + 3) // m = n + 3 // m.
+
+    >>> n, m = Size("n"), Size("m")
+    >>> divide(2 * n + 2, n + 1), divide(n * m - m, 1 - n), divide(2 * n + 3, n + 1)
+    (2, -m, (2*n + 3) // (n + 1))
+    """
     if isinstance(dividend, int) and isinstance(divisor, int):
         return dividend // divisor
     if isinstance(dividend, int) and dividend == 0:
@@ -468,9 +473,25 @@ def divide(dividend: Dimension, divisor: Dimension) -> Dimension:
             return size_of(quotient) + divide(size_of(remainder), divisor)
     if isinstance(divisor, int) and divisor < 0:
         return divide(-dividend, -divisor)
-    if isinstance(dividend, Size) and isinstance(divisor, Size) and dividend.terms == divisor.terms:
-        return 1
+    if isinstance(dividend, Size) and isinstance(divisor, Size):
+        ratio = _ratio(dividend, divisor)
+        if ratio is not None:
+            return ratio
     return call_of("//", dividend, divisor)
+
+
+def _ratio(dividend: Size, divisor: Size) -> Dimension | None:
+    """The quotient if it is a single term, as (2 n + 2) / (n + 1) = 2; otherwise None."""
+    if len(dividend.terms) != len(divisor.terms):
+        return None
+    factors, coefficient = divisor.terms[0]
+    for product, number in dividend.terms:
+        reduced = _without(product, factors)
+        if reduced is not None and number % coefficient == 0:
+            ratio = size_of({reduced: number // coefficient})
+            if (ratio * divisor).terms == dividend.terms:
+                return ratio
+    return None
 
 
 def _without(product: Sequence[Factor], factors: Iterable[Factor]) -> tuple[Factor, ...] | None:

@@ -29,21 +29,21 @@ def session_of(text: str) -> tuple[ow.InferenceSession, onnxruntime.InferenceSes
 
 
 @pytest.fixture
-def lowered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An entry for each graph whose kernels are written. Nothing is compiled in the background."""
+def lowered(monkeypatch: pytest.MonkeyPatch) -> list[Schedule]:
+    """The graphs whose kernels are written. Nothing is compiled in the background."""
     monkeypatch.setattr(dynamic_graph_state, "FAR", inf)
-    graphs = list[int]()
+    graphs = list[Schedule]()
     start = Schedule.__init__
 
     def note(self: Schedule, *arguments: Any) -> None:
         start(self, *arguments)
-        graphs.append(len(graphs))
+        graphs.append(self)
 
     monkeypatch.setattr(Schedule, "__init__", note)
     return graphs
 
 
-def test_images_of_all_sizes_have_one_program(lowered: list[int]) -> None:
+def test_images_of_all_sizes_have_one_program(lowered: list[Schedule]) -> None:
     """Pooling has defaults that depend on sizes; `SAME_UPPER` pads by formulas of them."""
     session, witness = session_of(
         "g (float[1, 2, height, width] x, float[4, 2, 3, 3] w) => (float[a, b, c, d] y) {"
@@ -61,7 +61,22 @@ def test_images_of_all_sizes_have_one_program(lowered: list[int]) -> None:
     assert "one by one" not in text
 
 
-def test_programs_share_weights_and_arenas(lowered: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resized_images_are_read_by_the_next_kernel(lowered: list[Schedule]) -> None:
+    """The sizes of the image are sums, and twice as large behind it: no table has its positions."""
+    session, witness = session_of(
+        "g (float[1, 2, height, width] x) => (float[a, b, c, d] y) {"
+        "  p = MaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x)"
+        "  none = Constant <value = float[0] {}> ()  scales = Constant <value = float[4] {1, 1, 2, 2}> ()"
+        '  r = Resize <mode = "nearest", nearest_mode = "floor", coordinate_transformation_mode = "asymmetric">'
+        "    (p, none, scales)  y = Concat <axis = 1> (r, r) }"
+    )
+    for height, width in (8, 6), (7, 9), (31, 4):
+        feed = {"x": np.random.default_rng(height).standard_normal((1, 2, height, width), np.float32)}
+        np.testing.assert_array_equal(session.run(None, feed)[0], witness.run(None, feed)[0])
+    assert [len(schedule.steps) for schedule in lowered] == [2]
+
+
+def test_programs_share_weights_and_arenas(lowered: list[Schedule], monkeypatch: pytest.MonkeyPatch) -> None:
     """One image and several have programs of their own, whose constants are those of the same nodes."""
     session, witness = session_of(
         "g (float[batch, 2, 4, width] x) => (float[batch, 3, 1, 1] y) {"
@@ -92,7 +107,7 @@ def test_programs_share_weights_and_arenas(lowered: list[int], monkeypatch: pyte
     assert len(held) == 2  # of intermediates, and of inputs and outputs
 
 
-def test_cache_grows_without_compiling(lowered: list[int]) -> None:
+def test_cache_grows_without_compiling(lowered: list[Schedule]) -> None:
     """An empty cache has a program of its own, as have single tokens."""
     session, witness = session_of(
         "g (float[1, tokens, 64] x, float[1, past, 64] cache, float[64, 64] w) => (float[1, m, 64] y, float[1, n, 64] k) {"
@@ -114,7 +129,9 @@ def test_cache_grows_without_compiling(lowered: list[int]) -> None:
     assert counts == [1, 2, 2, 2, 2, 2, 3, 3, 3]
 
 
-def test_models_for_far_sizes_are_used_once_they_are_ready(lowered: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_for_far_sizes_are_used_once_they_are_ready(
+    lowered: list[Schedule], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sizes far from the first get kernels in the background, and sizes near to these then use them, too."""
     monkeypatch.setattr(dynamic_graph_state, "FAR", 4)
     session, witness = session_of(
@@ -144,7 +161,7 @@ def test_models_for_far_sizes_are_used_once_they_are_ready(lowered: list[int], m
 
 @pytest.mark.parametrize("error", [ow.OperationError("out of memory"), ValueError("a defect")])
 def test_failure_in_the_background_changes_nothing(
-    error: Exception, lowered: list[int], monkeypatch: pytest.MonkeyPatch
+    error: Exception, lowered: list[Schedule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other shapes have the program with names, and nothing is tried again."""
     monkeypatch.setattr(dynamic_graph_state, "FAR", 4)
