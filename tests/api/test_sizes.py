@@ -30,7 +30,7 @@ from opweave.composites import (
 )
 from opweave.context.dynamic_graph_state import MAX_VERSIONS, DynamicGraphState
 from opweave.context.graph import program_of, state_of
-from opweave.core import size_bounds, size_calls, size_evaluation
+from opweave.core import size_bounds, size_calls
 from opweave.core.formula_limits import MAX_DEPTH, LongFormulaError
 from opweave.core.graph import Graph
 from opweave.core.guards import Guards, explore
@@ -257,23 +257,10 @@ def test_formulas_share_factors_in_a_call(monkeypatch: pytest.MonkeyPatch) -> No
     sizes["m"] = 2
     assert [formula.at(sizes) for formula in formulas * 2] == [3, 5, 3, 8] * 2
     assert quotients == [7, 3]
-
-
-def test_a_call_compiles_one_formula(monkeypatch: pytest.MonkeyPatch) -> None:
-    formulas: list[Any] = [(Size("one formula a call") + k) // 2 for k in range(3)]
-    compiled: list[Any] = []
-
-    source_of_terms = size_evaluation._source_of_terms
-
-    def source(terms: Any) -> str:
-        compiled.extend(formula for formula in formulas if formula.terms == terms)
-        return source_of_terms(terms)
-
-    monkeypatch.setattr(size_evaluation, "_source_of_terms", source)
-    for number in range(COMPILED_AT + 4):
-        sizes = _of_call(**{"one formula a call": number})
-        assert [formula.at(sizes) for formula in formulas] == [(number + k) // 2 for k in range(3)]
-        assert len(compiled) == min(3, max(0, number - COMPILED_AT + 2))
+    for number in range(2 * COMPILED_AT):
+        quotients.clear()
+        assert half.at(_of_call(n=number)) == (number + 1) // 2
+        assert quotients == [number + 1], "generated code would not call this function"
 
 
 def _of_call(**numbers: int) -> SizesOfCall:

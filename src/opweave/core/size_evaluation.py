@@ -62,16 +62,15 @@ def function_of(sources: Sequence[str]) -> Callable[[Mapping[str, int]], tuple[i
 class SizesOfCall(dict[str, int]):
     """The sizes of a call by name, with the values of formulas and factors that were evaluated for them.
 
-    The formulas of a program share most of their factors. Sizes may be added, but must not change. One formula is compiled for
-    a call: a program has hundreds of them.
+    The formulas of a program share most of their factors, so that looking up numbers is faster than generated code. Sizes may
+    be added, but must not change.
     """
 
-    __slots__ = ("has_compiled", "values_of")
+    __slots__ = ("values_of",)
 
     def __init__(self) -> None:
         super().__init__()
         self.values_of: dict[Any, int] = {}
-        self.has_compiled = False
 
 
 @lru_cache(MAX_FUNCTIONS)
@@ -93,23 +92,15 @@ class _Evaluation:
         self._function: Callable[[Mapping[str, int]], int] | None = None
 
     def __call__(self, sizes: Mapping[str, int]) -> int:
+        if type(sizes) is SizesOfCall:
+            value = sizes.values_of.get(self)
+            if value is None:
+                value = sizes.values_of[self] = _shared_sum_at(self._terms, sizes)
+            return value
         if self._function is not None:
             return self._function(sizes)
-        if type(sizes) is SizesOfCall:
-            return self._for_call(sizes)
         self._calls += 1
         return _sum_at(self._terms, sizes) if self._calls < COMPILED_AT else self._compile()(sizes)
-
-    def _for_call(self, sizes: SizesOfCall) -> int:
-        value = sizes.values_of.get(self)
-        if value is not None:
-            return value
-        self._calls += 1
-        if self._calls >= COMPILED_AT and not sizes.has_compiled:
-            sizes.has_compiled = True
-            return self._compile()(sizes)
-        value = sizes.values_of[self] = _shared_sum_at(self._terms, sizes)
-        return value
 
     def _compile(self) -> Callable[[Mapping[str, int]], int]:
         function: Callable[[Mapping[str, int]], int]
