@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread, current_thread
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from support import tiny_models
 from support.webgpu_device import gpu_context, need
 
 from opweave.chat import GGUF, Decoder, Model
-from opweave.chat.model import MATRICES
+from opweave.chat.gguf import Weight
+from opweave.chat.model import MATRICES, Matrix
 from opweave.context.graph import program_of
 
 TEXT = [int(k) for k in np.random.default_rng(5).integers(0, len(tiny_models.TOKENS), 70)]
@@ -34,6 +37,21 @@ def test_logits_equal_definition(formats: dict[str, str], tmp_path: Path) -> Non
     np.testing.assert_allclose(each.feed(TEXT[:66]), wanted[65], rtol=1e-4, atol=1e-4)
     for k in (66, 67):
         np.testing.assert_allclose(each.feed(TEXT[k : k + 1]), wanted[k], rtol=1e-4, atol=1e-4)
+
+
+def test_matrices_are_packed_before_operations_read_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, threads, pack = tmp_path / "x.gguf", list[Thread](), Model._pack
+    tiny_models.write(path, formats=MIXED)
+
+    def note(model: Model, weights: Sequence[Weight]) -> Matrix:
+        threads.append(current_thread())
+        return pack(model, weights)
+
+    monkeypatch.setattr(Model, "_pack", note)
+    each = decoder_of(path)
+    assert each.graph
+    assert len(threads) == sum(weight.format.blocks is not None for weight in each.model.file.weights.values())
+    assert current_thread() not in threads
 
 
 BITS = {"Q4_0": 4.5, "Q4_1": 5.0, "Q5_0": 5.5, "Q5_1": 6.0, "Q8_0": 8.5, "F16": 16.0, "BF16": 16.0}

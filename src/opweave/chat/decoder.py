@@ -247,6 +247,7 @@ class Decoder:
         if self._graph is None:
             builder = NamedBuilder(self.context)
             shapes = None if self._slots is None else self._slots.shapes
+            self.model.pack_all()
             self._graph = builder.build(network(builder, self.model, "new", self.room, self.cache, shapes))
         return self._graph
 

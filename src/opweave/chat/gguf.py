@@ -161,12 +161,15 @@ def _in_pairs(packed: Array) -> Array:
 
     Two bytes at a time: unpacking the numbers, and packing them again, takes almost three times as long.
     """
-    pairs, half = np.empty(packed.shape, np.uint8), packed.shape[-1] // 2
+    pairs, size = np.empty(packed.shape, np.uint8), packed.shape[-1]
+    # NumPy copies an element of 16 bytes many times faster than a row of 16 elements.
+    blocks, halves = packed.view(f"V{size}"), pairs.view(f"V{size // 2}")
 
     def pair(rows: slice) -> None:
-        words = np.array(packed[rows], order="C").view("<u2")
-        pairs[rows, ..., :half] = words & 0x0F | words >> 4 & 0xF0
-        pairs[rows, ..., half:] = words >> 4 & 0x0F | words >> 8 & 0xF0
+        words = np.ascontiguousarray(blocks[rows]).view("<u2")
+        lower, upper = words & 0x0F | words >> 4 & 0xF0, words >> 4 & 0x0F | words >> 8 & 0xF0
+        halves[rows, ..., :1] = lower.astype(np.uint8).view(halves.dtype)
+        halves[rows, ..., 1:] = upper.astype(np.uint8).view(halves.dtype)
 
     # Parts stay in the cache; NumPy computes them without the GIL.
     count = max(1, len(packed) * PAIRED_BYTES // max(1, packed.nbytes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from ..core.dtypes import DataType
 from ..core.graph import MLOperand
 from ..memory.spilled import SpilledArrays
 from ..support.errors import DataError, NotSupportedError
+from ..support.processors import processors
 from .architectures import ARCHITECTURES
 from .gguf import GGUF, Weight
 from .metadata import Metadata
@@ -29,6 +31,9 @@ Array = np.ndarray
 
 Matrix = tuple[dict[str, Any], int]
 """Arguments of the product with a matrix besides the input, and the number of copies of block means behind the input."""
+
+MAX_PACKING = 8
+"""Maximum number of matrices that are packed at a time: each takes up to three times its size. An estimate."""
 
 CacheType = Literal["float32", "float16", "int8"]
 """The data type of cached keys and values; int8 has a scale for each vector."""
@@ -536,6 +541,21 @@ class Model:
             self._operands[name] = matrix, copies
             self.file.release()
         return self._operands[name]
+
+    def pack_all(self) -> None:
+        """Pack all quantized matrices for a GPU, several at a time. For CPUs, they are packed one by one to save memory."""
+        if self.for_cpu or not self.quantized:
+            return
+        weights = {name.removesuffix(".weight"): weight for name, weight in self.file.weights.items()}
+        missing = {
+            name: weight
+            for name, weight in weights.items()
+            if weight.format.blocks is not None and name not in self._operands
+        }
+        with ThreadPoolExecutor(min(MAX_PACKING, processors())) as pool:
+            matrices = pool.map(lambda weight: self._pack([weight]), missing.values())
+            self._operands.update(zip(missing, matrices, strict=True))
+        self.file.release()
 
     def _pack(self, weights: Sequence[Weight]) -> Matrix:
         data = weights[0].data if len(weights) == 1 else np.concatenate([weight.data for weight in weights])
