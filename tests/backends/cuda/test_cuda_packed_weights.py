@@ -184,3 +184,6 @@ def test_scales_that_float16_has_are_stored_as_float16() -> None:
             is_normal = number == 0 or abs(number) >= np.finfo(np.float16).tiny
             is_half = is_normal and np.float32(np.float16(number)) == number
             assert expansion._are_halves(np.float32([[1, number]])) == is_half, number
+    last: np.ndarray = np.ones(expansion.PART + 1, np.float32)
+    last[-1] = 65520
+    assert not expansion._are_halves(last)

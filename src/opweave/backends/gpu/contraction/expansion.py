@@ -395,12 +395,25 @@ def _are_halves(array: np.ndarray) -> bool:
     answer = _ARE_HALVES.peek(id(array))
     if answer is None:
         # Bits are compared: a conversion to float16 and back takes eight times as long.
-        bits = array.view(np.uint32)
-        size = bits & np.uint32(0x7FFFFFFF)
-        is_in_range = (size >= LEAST_HALF) & (size <= LARGEST_HALF) | (size == 0) | (size == INFINITY)
-        answer = not np.any(bits & np.uint32(BEYOND_HALF)) and bool(is_in_range.all())
+        bits = array.reshape(-1).view(np.uint32)
+        answer = all(_have_halves(bits[start : start + PART]) for start in range(0, bits.size, PART))
         _ARE_HALVES.put(array, answer)
     return answer
+
+
+PART = 2**16
+"""Elements that are compared at once: larger intermediates would be new pages each time, which takes longer than comparing."""
+
+
+def _have_halves(bits: np.ndarray) -> bool:
+    if np.bitwise_or.reduce(bits) & BEYOND_HALF:
+        return False
+    size = bits & np.uint32(0x7FFFFFFF)
+    if size.max() > LARGEST_HALF and np.any((size > LARGEST_HALF) & (size != INFINITY)):
+        return False
+    # Zero becomes the largest number.
+    size -= np.uint32(1)
+    return bool(size.min() >= LEAST_HALF - 1)
 
 
 _ARE_HALVES: ByIdentity[np.ndarray, bool] = ByIdentity()
