@@ -12,11 +12,11 @@ from itertools import chain
 from ..core.graph import Desc, Graph, Node, Operand, add_like, add_node, iter_operands
 from ..core.sizes import is_same_shape, is_static
 from ..custom.recurrence import recur
-from ..expr.halide.stages import DEAR
 from ..expr.ir import Call, Formula, walk
 from ..expr.limits import too_much_work
 from ..expr.recurrence import Along, Recurrence
 from ..expr.recurrence_fusion import slice_of_formula, with_consumer, with_producer
+from ..expr.vocabulary import DEAR
 from ..kernels.expression import program_of_nodes
 from ..kernels.recurrence import recurrence_of
 from .bodies import copy_inputs, finish_copy

@@ -92,6 +92,9 @@ FUNCTIONS: dict[str, Function] = {
 }
 """All functions by name. A function that is named like a WebNN operation has the semantics of that operation."""
 
+DEAR = frozenset({"exp", "log", "sin", "cos", "tan", "tanh", "erf", "sigmoid", "pow"})
+"""Functions that are computed by polynomials."""
+
 Reduction = Literal["sum", "product", "max", "min", "arg_max", "arg_min"]
 """`arg_max` and `arg_min` return the first position of the extreme value, as int32. NaN counts as the largest value for
 `max` and `arg_max`, and as the smallest for `min` and `arg_min`.

@@ -25,10 +25,12 @@ from opweave.backends.cuda.backend import precisions
 from opweave.backends.cuda.driver import CudaFunction
 from opweave.backends.cuda.engine import features_of
 from opweave.backends.gpu.contraction import tensor, tensor_tiles, terms
+from opweave.backends.gpu.contraction.kernels import Contraction
 from opweave.backends.gpu.contraction.problem import View, product
 from opweave.backends.gpu.contraction.tensor import TensorTile
 from opweave.backends.gpu.contraction.tensor_tiles import MeasuredTile, choose, is_faster
 from opweave.core.graph import Desc
+from opweave.expr import ir
 from opweave.expr.gpu import Features, GpuKernel, TensorCores
 from opweave.expr.gpu.mathematics import BOUNDS
 from opweave.expr.ir import Input
@@ -599,6 +601,19 @@ def test_tile_choice_grows_with_problem(monkeypatch: pytest.MonkeyPatch) -> None
     assert parts > 8
     tile, _ = choice(4096, 4096, 4096, replace(F, tensor_cores=TensorCores("tf32x3", 99 << 10)))
     assert tensor_tiles.shared_bytes(tile, 4, 4) <= 99 << 10
+
+
+@pytest.mark.parametrize(("function", "warps"), [("sigmoid", 8), ("neg", 4)])
+def test_long_epilogues_have_few_elements_a_thread(function: str, warps: int) -> None:
+    """Of the tiles that are about as fast, since Triton repeats an epilogue for each element of a thread."""
+    features = replace(HOPPER, tensor_cores=TensorCores("float16", 227 << 10))
+    a, b = Input(0, Desc("float16", (640, 2048))), Input(1, Desc("float16", (8192, 2048)))
+    problem, result = product(View.of(a), View.of(b), b_transpose=True), Input(2, Desc("float32", (640, 8192)))
+    contraction = Contraction(problem, result, {}, features, lambda _: (TensorTile(128, 128, 64, 4, 3), 1))
+    axes = tuple(ir.Index(size, k) for k, size in enumerate(result.desc.shape))
+    body = ir.call(function, ir.Load(result, axes))
+    (kernel,) = contraction.kernels(ir.Formula("end", (result,), (ir.Output(axes, body),)), "product")
+    assert dict(kernel.options)["num_warps"] == warps
 
 
 def test_tuning_measures_tiles_on_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

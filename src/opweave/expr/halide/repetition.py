@@ -24,11 +24,11 @@ from ..ir import Call, Formula, Output, Source, walk
 from ..limits import too_much_work, work_of_elements
 from ..recurrence import Along, Recurrence
 from ..recurrent_step import DividedStep, RowDivision, divide_step, join_steps, rows_of, take_rows
+from ..vocabulary import DEAR
 from . import runtime
 from .image import Code, load, pack
 from .kernel import KIND, KernelCalls, Part
 from .schedule import operations
-from .stages import DEAR
 
 MIN_TASK_OPERATIONS = 1 << 17
 """Operations of all steps per thread: half of what Halide gives a task. An estimate."""

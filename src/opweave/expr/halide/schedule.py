@@ -11,9 +11,10 @@ from ...core.guards import estimate
 from ...core.size_functions import larger
 from ...core.sizes import Size
 from ..ir import Call, Cast, Expr, walk
+from ..vocabulary import DEAR
 from .mathematics import hl
 from .reduction import GUARD, Reduction
-from .stages import DEAR, StageLoop
+from .stages import StageLoop
 
 if TYPE_CHECKING:
     from .nest import Nest

@@ -15,6 +15,7 @@ from ...support.records import record
 from ..ir import Call, Cast, Check, Expr, Formula, Index, Load, Output, Reduce, Stored, size_of, substitute, unify, walk
 from ..linear import place
 from ..reductions import COMBINE, split, stored_value, unroll_short
+from ..vocabulary import DEAR
 
 MAX_UNROLLED_POSITIONS = 32
 """Reductions over up to this many positions are unrolled."""
@@ -123,10 +124,6 @@ class _Division:
         body = parts.mask(node, first)
         partial = self._store(Reduce(node.reduction, (parts.position, *node.variables[1:]), body))
         return Reduce(node.reduction, (parts.part,), partial)
-
-
-DEAR = frozenset({"exp", "log", "sin", "cos", "tan", "tanh", "erf", "sigmoid", "pow"})
-"""Functions that are computed by polynomials."""
 
 
 def _with_rows(axes: tuple[Index, ...], bodies: tuple[Expr, ...]) -> tuple[tuple[Stored, ...], tuple[Expr, ...]]:

@@ -16,6 +16,7 @@ from ....expr.gpu import Buffer, Features, GpuKernel, GpuModule
 from ....expr.gpu.dialect import Part
 from ....expr.gpu.triton import UnsupportedError
 from ....expr.ir import Formula, Index, Input, Load
+from ....expr.vocabulary import DEAR
 from ....memory.shared_constants import keys_of_shared
 from ..constants import GpuConstant
 from . import layout, sharing, tensor, tensor_tiles, terms, tiled, tiles
@@ -174,8 +175,11 @@ class Contraction:
         problem, features = self.problem, self.features
         end = self._epilogue(epilogue, title)
         if isinstance(self.tile, tensor.TensorTile):
-            is_short = tensor_tiles.is_short(self.typical, self.tile, self.splits, features)
-            kernel = tensor.TensorKernel(problem, self.tile, self.parts, features, is_short)
+            tile = self.tile
+            if self.splits == 1 and _is_long(end.body):
+                tile = tensor_tiles.with_small_epilogue(self.typical, tile, features)
+            is_short = tensor_tiles.is_short(self.typical, tile, self.splits, features)
+            kernel = tensor.TensorKernel(problem, tile, self.parts, features, is_short)
             return [*self.ordering_kernels(title), *self._on_tensor_cores(end, kernel, title)]
         if self.method == "thin":
             return self._thin(end, title)
@@ -254,6 +258,11 @@ class Contraction:
         is_aligned = all(fused.is_aligned(load) for load in loads)
         assert is_aligned, f"{title}: the epilogue must read the result at the position that it writes"
         return fused
+
+
+def _is_long(body: ir.Expr) -> bool:
+    """Whether a function of an epilogue takes tens of instructions."""
+    return any(isinstance(node, ir.Call) and node.name in DEAR for node in ir.walk(body))
 
 
 def _divide_filter(problem: Problem, constants: Mapping[Input, np.ndarray]) -> tuple[Problem, dict[Input, GpuConstant]]:
