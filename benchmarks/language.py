@@ -197,15 +197,15 @@ def times(step: Callable[[int], object], count: int) -> float:
     return 1e3 * median(found)
 
 
-def decoder_of(name: str, path: str) -> Any:
-    """The decoder of a file, compiled for a row."""
+def decoder_of(name: str, path: str, sampler: Any) -> Any:
+    """The decoder of a file, compiled for a row with a sampler."""
     import opweave as ow
     from opweave.chat import GGUF, Decoder, Model
 
     device, precision, cache = CONTEXTS[name]
     context = ow.ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]
     decoder = Decoder(Model(GGUF(path), for_cpu=False), context, ROOM, cache=cache)  # type: ignore[arg-type]
-    decoder.build()
+    decoder.build(sampler)
     return decoder
 
 
@@ -221,8 +221,8 @@ def opweave(name: str, path: str) -> Row:
     ow.ml.create_context(device=device, precision=precision)  # type: ignore[arg-type]
     free = free_bytes()
     start = perf_counter()
-    decoder = decoder_of(name, path)
     greedy = Sampler(temperature=0)
+    decoder = decoder_of(name, path, greedy)
     decoder.forget(0)
     decoder.choose([1], greedy)
     build = perf_counter() - start

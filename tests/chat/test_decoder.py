@@ -209,6 +209,15 @@ def test_gpu_compiles_nothing_for_new_lengths(tmp_path: Path, monkeypatch: pytes
         assert len(titles) == compiled
 
 
+def test_build_compiles_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, sampler = tmp_path / "x.gguf", Sampler(temperature=0)
+    wanted = tiny_models.logits(tiny_models.write(path), TEXT[:5])
+    each = decoder(path, 20, context=webgpu_device.gpu_context(), quantized=False)
+    each.build(sampler)
+    monkeypatch.setattr(sampler, "compile", None)
+    assert each.choose(TEXT[:5], sampler) == wanted[-1].argmax()
+
+
 def test_choice_reads_one_number_from_the_device(tmp_path: Path) -> None:
     """The next pass reads the token where the choice wrote it."""
     path = tmp_path / "x.gguf"

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from ..compile.completion import compile_together
+from ..compile.completion import compile_together, wait_at_first_use
 from ..context.builder import NamedBuilder
 from ..context.context import MLContext
 from ..context.graph import MLGraph, state_of
@@ -187,16 +187,20 @@ class Decoder:
             ValidationError: no tokens, unknown ones, or no room for them; a logit is NaN, or the largest one is infinite.
         """
         self._read(tokens)
-        key, words = (sampler, allowed is not None), self.model.sizes.words
-        choice = self._choices.get(key)
-        if choice is None:
-            options = {} if allowed is None else {"is_masked": True}
-            choice = self._choices.put(key, sampler.compile(self.context, words, **options))
+        choice = self._choice(sampler, is_masked=allowed is not None)
         self._held = None
         # The next pass reads the token from the memory where the choice writes it.
         mask = () if allowed is None else (allowed,)
         self._held = choice.choose(self._logits, self.tokens, self._token, *mask)
         return self._held
+
+    def _choice(self, sampler: Sampler, *, is_masked: bool) -> CompiledSampler:
+        key = sampler, is_masked
+        choice = self._choices.get(key)
+        if choice is None:
+            options = {"is_masked": True} if is_masked else {}
+            choice = self._choices.put(key, sampler.compile(self.context, self.model.sizes.words, **options))
+        return choice
 
     def _read(self, tokens: Sequence[int]) -> None:
         tokens, words, left = list(tokens), self.model.sizes.words, self.room - len(self.tokens)
@@ -251,11 +255,18 @@ class Decoder:
             self._graph = builder.build(network(builder, self.model, "new", self.room, self.cache, shapes))
         return self._graph
 
-    def build(self) -> None:
+    def build(self, sampler: Sampler | None = None) -> None:
         """Compile the graph now instead of in the first calls of `feed`, by passes whose tokens are forgotten.
 
         GPUs choose kernels for the numbers of tokens that they see first: a whole chunk, a short prompt, and one token.
+
+        Args:
+            sampler: a sampler for `choose` without `allowed`, whose graph is compiled beside that of the network. Default: the
+                graphs of samplers are compiled when they are new.
         """
+        if sampler is not None:
+            with wait_at_first_use():
+                self._choice(sampler, is_masked=False)
         self._is_built, length = True, len(self.tokens)
         lengths = (1,) if self._is_on_host else (self._chunk, SHORT, 1)
         counts = [count for count in dict.fromkeys(min(most, self.room - length) for most in lengths) if count]
