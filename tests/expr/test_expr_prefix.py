@@ -69,7 +69,7 @@ def test_chunks_give_the_results_of_all_steps(name: str, axis: int, backward: bo
     parts = to_chunks(recurrence, CHUNKS)
     assert parts is not None
     divided = x.reshape(*SHAPE[:axis], CHUNKS, STEPS // CHUNKS, *SHAPE[axis:])
-    units = [np.full((CHUNKS, *SHAPE), value, "float32") for value in (1, 0) for _ in range(states)]
+    units = [np.full((CHUNKS, *SHAPE), unit.value, "float32") for unit in parts.units]
     combined = run(parts.combine, [*first, *run(parts.factors, [*units, divided, w])])
     results = [*combined[:states], *run(parts.steps, [*combined[states:], divided, w])[states:]]
     for result, wanted in zip(results, expected, strict=True):
@@ -97,16 +97,18 @@ def test_states_that_depend_on_each_other_have_no_chunks() -> None:
     assert to_chunks(recurrence_of(lambda g, h, x, w: (h, g + x), 2, 0, False), CHUNKS) is None
 
 
-def test_zero_stays_zero_although_factors_overflow() -> None:
-    recurrence = recurrence_of(lambda h, x, w: (h * 1e6 + x * 0,), 1, 0, False)
+@pytest.mark.parametrize(("first", "factor", "last"), [(0, 1e6, 0), (-np.inf, 1e-6, -np.inf), (np.inf, 0, np.nan)])
+def test_states_are_those_of_steps_although_factors_leave_the_range(first: float, factor: float, last: float) -> None:
+    recurrence = recurrence_of(lambda h, x, w: (h * w + x * 0,), 1, 0, False)
     parts = to_chunks(recurrence, 2)
     assert parts is not None
-    x = np.zeros((2, 40, *SHAPE), "float32")
-    with np.errstate(over="ignore"):
-        factors = run(parts.factors, [np.ones((2, *SHAPE), "float32"), np.zeros((2, *SHAPE), "float32"), x, x[0, 0]])
-        combined = run(parts.combine, [np.zeros(SHAPE, "float32"), *factors])
-    assert np.isinf(factors[0]).all()
-    assert not combined[0].any()
+    x, w = np.zeros((2, 40, *SHAPE), "float32"), np.full(SHAPE, factor, "float32")
+    units = [np.full((2, *SHAPE), unit.value, "float32") for unit in parts.units]
+    with np.errstate(all="ignore"):
+        factors = run(parts.factors, [*units, x, w])
+        combined = run(parts.combine, [np.full(SHAPE, first, "float32"), *factors])
+    assert not (np.isfinite(factors[0]) & (factors[0] != 0)).any()
+    np.testing.assert_array_equal(combined[0], np.full(SHAPE, last, "float32"))
 
 
 def test_factors_and_sums_are_rows_of_their_own() -> None:

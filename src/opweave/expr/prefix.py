@@ -4,7 +4,9 @@ The step of a linear recurrence is h = a h + b, element by element, where a and 
 time together are one such step: first, all chunks compute their factor and their sum at the same time; then these are combined
 from chunk to chunk, which gives each chunk the state before its first step; last, all chunks run the steps.
 
-The factors of a chunk may overflow, so that 0 times a factor is 0 in the second part.
+The factor of a chunk may leave the range of float32 although no state does. In the second part, 0 times a factor that
+overflowed is 0. An infinity times a factor that underflowed stays infinite, with the sign of the factor, which is computed
+alongside. Other states become infinite where a factor overflowed, also if later steps of the chunk would make them small.
 """
 
 from __future__ import annotations
@@ -31,13 +33,15 @@ class ChunkedRecurrence:
     """The parts of a linear recurrence in chunks.
 
     Attributes:
-        factors: for all chunks, from states of 1 and 0: the factors and the sums. Its inputs are those of `steps`.
-        combine: over the chunks, from the first states, with sequences of factors and of sums along axis 0: the last states,
-            and the states before each chunk.
+        factors: for all chunks, from `units`: the factors, the sums and the signs of factors. Its inputs are those of `steps`.
+        units: the first states of `factors`.
+        combine: over the chunks, from the first states, with sequences of factors, sums and signs along axis 0: the last
+            states, and the states before each chunk.
         steps: for all chunks, from the states before each: the states after each chunk, and the outputs.
     """
 
     factors: Recurrence
+    units: tuple[Const, ...]
     combine: Recurrence
     steps: Recurrence
 
@@ -52,12 +56,14 @@ def to_chunks(recurrence: Recurrence, count: int) -> ChunkedRecurrence | None:
     >>> parts = to_chunks(Recurrence(step, 1, (Along(0),), (Along(0),)), 4)
     >>> print(*parts.steps.results_for([Desc("float32", (4, 3)), Desc("float32", (4, 100, 3))]))
     float32[4, 3] float32[4, 100, 3]
-    >>> print(parts.factors.step)
-    low(x0: float32[4, 3], x1: float32[4, 3], x2: float32[4, 3]) -> (y0: float32[4, 3], y1: float32[4, 3]):
+    >>> for line in str(parts.factors.step).splitlines()[1:]:
+    ...     print(line)
       y0[i, j] =
         x0[i, j] * (1.0 + (neg(1.0) * 0.5))
       y1[i, j] =
-        (x1[i, j] * (1.0 + (neg(1.0) * 0.5))) + (x2[i, j] * 0.5)
+        (x1[i, j] * (1.0 + (neg(1.0) * 0.5))) + (x3[i, j] * 0.5)
+      y2[i, j] =
+        x2[i, j] * sign(1.0 + (neg(1.0) * 0.5))
     """
     step, states = recurrence.step, recurrence.states
     is_backward = {along.backward for along in (*recurrence.inputs, *recurrence.outputs) if along is not None}
@@ -73,8 +79,10 @@ def to_chunks(recurrence: Recurrence, count: int) -> ChunkedRecurrence | None:
             return None
         forms.append(form)
     factors = _recurrence_of_factors(recurrence, forms)
+    units = tuple(Const(value, "float32") for value in (1.0, 0.0, 1.0) for _ in range(states))
     return ChunkedRecurrence(
         _with_axis(factors, count),
+        units,
         _combination(recurrence, is_backward.pop()),
         _with_axis(recurrence, count),
     )
@@ -143,26 +151,31 @@ def _times(a: Expr, b: Expr | None) -> Expr:
 
 
 def _recurrence_of_factors(recurrence: Recurrence, forms: list[LinearForm]) -> Recurrence:
-    """The recurrence over the factors and sums of all states."""
+    """The recurrence over the factors, the sums, and the signs of the factors, of all states."""
     step, states = recurrence.step, recurrence.states
     descs = [source.desc for source in step.inputs[:states]]
-    own = [Input(k, desc) for k, desc in enumerate([*descs, *descs])]
-    others = [Input(2 * states + k, source.desc, source.name) for k, source in enumerate(step.inputs[states:])]
+    own = [Input(k, desc) for k, desc in enumerate(descs * 3)]
+    others = [Input(3 * states + k, source.desc, source.name) for k, source in enumerate(step.inputs[states:])]
     replaced = dict(zip(step.inputs[states:], others, strict=True))
-    outputs: list[Output] = []
-    for number, (form, desc) in enumerate(zip([*forms, *forms], [*descs, *descs], strict=True)):
-        at = Load(own[number], positions_of(desc.shape))
-        body = at if form.factor is None else _times_or_self(at, form.factor)
-        if number >= states and form.rest is not None:
-            body = call("add", body, form.rest)
-        outputs.append(Output(axes_of(desc.shape), _with_sources(body, replaced)))
-    bodies = unify(*(output.body for output in outputs))
+    bodies: list[Expr] = []
+    for k, form in enumerate(forms * 3):
+        at, factor = Load(own[k], positions_of(own[k].desc.shape)), form.factor
+        assert factor is not None
+        if k >= 2 * states:
+            bodies.append(_times_or_self(at, call("sign", factor)))
+            continue
+        body = _times_or_self(at, factor)
+        bodies.append(call("add", body, form.rest) if k >= states and form.rest is not None else body)
+    outputs = [
+        Output(axes_of(desc.shape), _with_sources(body, replaced)) for desc, body in zip(descs * 3, bodies, strict=True)
+    ]
+    unified = unify(*(output.body for output in outputs))
     formula = Formula(
         step.name,
         (*own, *others),
-        tuple(Output(output.axes, body) for output, body in zip(outputs, bodies, strict=True)),
+        tuple(Output(output.axes, body) for output, body in zip(outputs, unified, strict=True)),
     )
-    return Recurrence(formula, 2 * states, recurrence.inputs, ())
+    return Recurrence(formula, 3 * states, recurrence.inputs, ())
 
 
 def _times_or_self(at: Expr, factor: Expr) -> Expr:
@@ -179,21 +192,22 @@ def _with_sources(body: Expr, replaced: dict[Input, Input]) -> Expr:
 
 
 def _combination(recurrence: Recurrence, is_backward: bool) -> Recurrence:
-    """The recurrence over chunks: states, then sequences of factors and sums; it gives the states before each chunk."""
+    """The recurrence over chunks: states, then factors, sums and signs of factors; it gives the states before each chunk."""
     states = recurrence.states
     descs = [source.desc for source in recurrence.step.inputs[:states]]
-    inputs = [Input(k, desc) for k, desc in enumerate([*descs, *descs, *descs])]
+    inputs = [Input(k, desc) for k, desc in enumerate(descs * 4)]
     new, before = [], []
     for number, desc in enumerate(descs):
         at = positions_of(desc.shape)
-        h, a, b = (Load(inputs[number + k * states], at) for k in range(3))
+        h, a, b, sign = (Load(inputs[number + k * states], at) for k in range(4))
         zero = Const(0.0, "float32")
         product = call("where", call("equal", h, zero), zero, call("mul", h, a))
+        product = call("where", call("is_infinite", h), call("mul", h, sign), product)
         new.append(Output(axes_of(desc.shape), call("add", product, b)))
         before.append(Output(axes_of(desc.shape), h))
     formula = Formula(f"{recurrence.name} over chunks", tuple(inputs), (*new, *before))
     along = Along(0, is_backward)
-    return Recurrence(formula, states, (along,) * (2 * states), (along,) * states)
+    return Recurrence(formula, states, (along,) * (3 * states), (along,) * states)
 
 
 def _with_axis(recurrence: Recurrence, count: int) -> Recurrence:

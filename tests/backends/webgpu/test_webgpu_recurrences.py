@@ -151,3 +151,21 @@ def test_linear_steps_run_in_chunks(
     assert set(counts) == ({expected} if is_linear else set())
     assert (f"in {expected} chunks of steps" in text) == is_linear
     repetition.recurrent_form.cache_clear()
+
+
+@pytest.mark.parametrize("factor", [0.05, -0.05, 0])
+def test_infinities_pass_through_chunks_as_through_steps(context: ow.MLContext, factor: float) -> None:
+    """The factor of a chunk of 40 steps underflows."""
+
+    @ow.recurrence
+    def decay(h: Any, x: Any, *, factor: float) -> Any:
+        new = h * factor + x
+        return new, new
+
+    x = normal(600, 4)
+    x[50] = np.inf
+    (_, states), text = run(context, decay, [normal(4), x], factor=factor)
+    assert "chunks of steps" in text
+    with np.errstate(invalid="ignore"):
+        expected = np.inf * np.sign(factor) ** np.arange(550)
+    np.testing.assert_array_equal(states[50:, 0], expected.astype("float32"))

@@ -199,9 +199,8 @@ def _run_in_chunks(
     length = recurrence.length_for(descs)
     size = -(-length // count)
     padding = count * size - length
-    units: list[Const] = [Const(1.0, "float32")] * states + [Const(0.0, "float32")] * states
     factors, first, last = arrays_of(parts.factors), arrays_of(parts.steps), arrays_of(parts.steps)
-    _run_steps(parts.factors, [*units, *others], factors, size, stages, "the factors and sums of chunks", padding)
+    _run_steps(parts.factors, [*parts.units, *others], factors, size, stages, "the factors and sums of chunks", padding)
     combined = [*results[:states], *first]
     _run_steps(parts.combine, [*operands[:states], *factors], combined, count, stages, "the states before chunks")
     _run_steps(parts.steps, [*first, *others], [*last, *results[states:]], size, stages, "the steps", padding)
