@@ -52,6 +52,19 @@ def test_overridable_initializers_with_and_without_values_alternate() -> None:
     assert list(session.shapes().values()) == ["compiled"] * len(feeds)
 
 
+@pytest.mark.parametrize("shape", [(), (4,)])
+def test_models_compiled_with_a_value_do_not_run_calls_without_it(shape: tuple[int, ...]) -> None:
+    """The new numbers of rows are those of no call before."""
+    model = scaling()
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.full(shape, 2, np.float32), "w"))
+    model.graph.input[1].CopyFrom(helper.make_tensor_value_info("w", TensorProto.FLOAT, shape))
+    model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.int64([4, -1]), "s"))
+    session = InferenceSession(model, CONTEXT, fallback="error")
+    for rows, factor in ((3, 5), (3, None), (2, 7), (1, None)):
+        feed = {"x": X[:rows]} if factor is None else {"x": X[:rows], "w": np.full(shape, factor, np.float32)}
+        np.testing.assert_array_equal(session.run(None, feed)[0], run_engine(model, feed)[0])
+
+
 def test_overridden_initializer_is_a_program_input() -> None:
     session = InferenceSession(scaling(), CONTEXT)
     for factor in range(5):

@@ -76,9 +76,11 @@ class NamedModel:
         return self.guards.ratio_to(self._sizes(shapes) or {})
 
     def _sizes(self, shapes: Shapes) -> dict[str, int] | None:
+        if shapes.keys() != self.shapes.keys():  # initializers that are inputs may be omitted
+            return None
         pairs = []
         for name, shape in shapes.items():
-            named = self.shapes.get(name)
+            named = self.shapes[name]
             if shape is None or named is None or len(named) != len(shape):
                 return None
             pairs.append((named, shape))
