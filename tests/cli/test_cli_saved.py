@@ -59,6 +59,15 @@ def test_compile_keeps_dynamic_dimensions(run: Callable[..., str], dynamic: Path
     np.testing.assert_allclose(context.compute(graph, {"x": x})["y"], wanted, rtol=1e-6)
 
 
+def test_compile_says_what_is_missing(
+    run: Callable[..., str], dynamic: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opweave.saved.parts.MAX_GROWTH", -1)
+    words = "compile", dynamic, "-o", tmp_path / "model.opweave", "--fix-shapes", "n=2", "--device", "cpu", "--layout"
+    assert "without a part" not in run(*words, "plain")
+    assert "without a part that the engine compiled: \"the engine's weights would make" in run(*words, "device")
+
+
 def test_compile_converts_for_shapes(run: Callable[..., str], tmp_path: Path) -> None:
     """Whether the last window begins behind the input depends on the size."""
     path, target = tmp_path / "pooling.onnx", tmp_path / "model.opweave"

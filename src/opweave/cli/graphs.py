@@ -149,7 +149,7 @@ def compile(
     `opweave run` and `MLContext.load` load the file, without the packages that the model needs. Dynamic dimensions keep their
     names, unless --fix-shapes fixes them; with --shapes, the file also has what is compiled for these sizes.
     """
-    from ..saved.api import LAYOUTS
+    from ..saved.api import LAYOUTS, reasons_of
     from ..support.files import check_writable
     from .inputs import limits, sizes
     from .programs import is_program
@@ -174,6 +174,8 @@ def compile(
         state_of(graph).version_for("compile", _shapes_for(graph, text))
     graph.save(output, layout=layout)  # type: ignore[arg-type]  # checked above
     console.print(f"wrote {output}, {size(output.stat().st_size)}: {graph!r}", soft_wrap=True)
+    for reason in reasons_of(output):
+        console.print(f"without a part that the engine compiled: {reason}", soft_wrap=True, markup=False)
 
 
 def _shapes_of(arguments: Sequence[Argument], text: str) -> dict[str, tuple[int, ...]]:

@@ -164,6 +164,11 @@ def _add_input(builder: Any, name: str, desc: Desc) -> Operand:
     return operand
 
 
+def reasons_of(path: Path) -> list[str]:
+    """The reasons why a file lacks parts that engines compiled."""
+    return list(map(printable, read_manifest(Container.open(path)).get("left_out", ())))
+
+
 def read_manifest(container: Container) -> dict[str, Any]:
     """The manifest of a file, with all its names."""
     if MANIFEST in container and container.size(MANIFEST) > MAX_MANIFEST_BYTES:
