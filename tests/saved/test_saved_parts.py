@@ -20,8 +20,9 @@ from support.processes import run_python
 import opweave as ow
 from opweave.expr import kernels
 from opweave.saved.container import Container, ContainerWriter
-from opweave.saved.parts import AUTHENTICATION, DIGEST, LARGE_BYTES, PART, seal
+from opweave.saved.parts import AUTHENTICATION, DIGEST, PART, seal
 from opweave.support import disk_cache
+from opweave.support.digests import LARGE_BYTES
 
 pytestmark = pytest.mark.skipif(not kernels.has_halide(), reason="needs the extra halide")
 
@@ -159,7 +160,7 @@ print(*(name for name in sys.modules if name.startswith(("opweave.composites.", 
 def test_load_does_not_run_parts_that_were_changed(
     large_bytes: int, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opweave.saved.parts.LARGE_BYTES", large_bytes)
+    monkeypatch.setattr("opweave.support.digests.LARGE_BYTES", large_bytes)
     path = tmp_path / "graph.opweave"
     saved(path)
     container, writer = Container.open(path), ContainerWriter()

@@ -8,13 +8,13 @@ and is not found: the graph has everything to compile it again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ..backends.exports import COMPILED, OPTIMISED, REPLACED
 from ..context.graph_state import GraphState
 from ..support import disk_cache
-from ..support.digests import DIGEST_BYTES, blake2b
+from ..support.digests import DIGEST_BYTES, blake2b, digest_of_file
 from ..support.errors import DataError
 from ..support.names import count_of
 from .container import Container, ContainerWriter
@@ -41,10 +41,6 @@ EXPORTED = (COMPILED, OPTIMISED, REPLACED)
 TENSOR = "engine."
 """Names of sections with weights in the order of an engine's kernels. Like constants, they are mapped, and have no digest:
 anyone who can change a file can change results."""
-
-LARGE_BYTES = 2**22
-"""Bytes from which the digest is SHA-256, which takes half the time of BLAKE2b on processors with instructions for it. Loading
-OpenSSL takes some milliseconds."""
 
 MAX_GROWTH = 1.2
 """Largest total size of weights from engines, as a multiple of the size of the file without these weights. An estimate."""
@@ -83,7 +79,7 @@ def seal(writer: ContainerWriter) -> None:
     for name in (DIGEST, AUTHENTICATION):
         writer.add(name, "uint8", (DIGEST_BYTES,), bytes(DIGEST_BYTES))
     contents = [data for name, data in writer.sections().items() if _is_covered(name)]
-    digest = _digest(writer.header(), contents)
+    digest = digest_of_file([writer.header(), *contents])
     writer.replace(DIGEST, digest)
     if (key := disk_cache.secret()) is not None:
         writer.replace(AUTHENTICATION, _authenticate(digest, key))
@@ -91,18 +87,6 @@ def seal(writer: ContainerWriter) -> None:
 
 def _is_covered(name: str) -> bool:
     return name.startswith(PREFIX) and name not in (DIGEST, AUTHENTICATION)
-
-
-def _digest(header: bytes, contents: Sequence[bytes]) -> bytes:
-    hasher: Any = blake2b(digest_size=DIGEST_BYTES)
-    if sum(map(len, contents)) > LARGE_BYTES:
-        from hashlib import sha256
-
-        hasher = sha256()
-    for data in (header, *contents):
-        hasher.update(data)
-    digest: bytes = hasher.digest()
-    return digest
 
 
 def _authenticate(digest: bytes, key: bytes) -> bytes:
@@ -125,7 +109,7 @@ class FileParts:
         self._container = container
         self.left_out: list[str] = []
         contents = {name: container.section(name).tobytes() for name in container.all_names if _is_covered(name)}
-        self._digest = _digest(container.header, [*contents.values()])
+        self._digest = digest_of_file([container.header, *contents.values()])
         if container.section(DIGEST).tobytes() != self._digest:
             raise DataError(f"{container.path}: it is damaged: its digest is another one")
         names = re.compile(rf"{re.escape(PART)}(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join((*NATIVE, *EXPORTED))})")

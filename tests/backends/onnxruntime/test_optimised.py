@@ -125,7 +125,7 @@ def test_load_compiles_for_other_options(loaded: list[optimised.Optimised], tmp_
 def test_load_uses_graphs_of_trusted_files_alone(
     loaded: list[optimised.Optimised], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opweave.saved.parts.LARGE_BYTES", 0)  # the digest is that of large files
+    monkeypatch.setattr("opweave.support.digests.LARGE_BYTES", 0)  # the digest is that of large files
     network().save(tmp_path / "graph.opweave", layout="device")
     CONTEXT.load(tmp_path / "graph.opweave")
     assert len(loaded) == 2  # one in `export`, one of the file that this user has written

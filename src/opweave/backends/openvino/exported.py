@@ -1,15 +1,17 @@
 """Compiled models in saved graphs.
 
-The engine exports a compiled model with its weights, and imports the model in less time than compiling takes. Some models
-come back with other results, so the import is compared with the compiled model before it is written. The key of a model has
-all that the model is made from: the graph with the contents of its constants, the processor, and versions.
+The engine exports a compiled model with its weights. Importing it takes less time than compiling if the graph has many
+operations, and more if it has many weights, which are authenticated and reordered: both are measured before a model is
+written. Some models come back with other results, so the import is compared with the compiled model, too. The key of a model
+has all that the model is made from: the graph with the contents of its constants, the processor, and versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from ...core.graph import Graph, Node
 from ...core.graph_digest import digest_graph
 from ...ops import recurrent
 from ...support import disk_cache
-from ...support.digests import digest
+from ...support.digests import digest, digest_of_file
 from ...support.processors import processors
 from .. import How
 from ..exports import COMPILED, RUNS, Exported, checksum, machine, pack, random_inputs, unpack
@@ -31,6 +33,13 @@ if TYPE_CHECKING:
 
 RECURRENT = (recurrent.gru, recurrent.lstm)
 """Version 2026.4.1 exports constant weights of a GRU in the order of its kernels, and reorders them again at the import."""
+
+MIN_GAIN = 1.2
+"""Smallest quotient of the times of compiling and importing for which a file has the model. An estimate: a file with the model
+is twice as large, and is read from the disk."""
+
+TURNS = 2
+"""Number of times that compiling and importing are timed, in turns; the shortest times count."""
 
 
 def imported(key: str) -> tuple[Any, list[How], Mapping[str, Any], np.ndarray] | None:
@@ -48,9 +57,14 @@ def imported(key: str) -> tuple[Any, list[How], Mapping[str, Any], np.ndarray] |
 
 
 def export(
-    backend: OpenVino, graph: Graph, compiled: Any, done: Mapping[Node, How], options: Mapping[str, Any]
+    backend: OpenVino,
+    graph: Graph,
+    compiled: Any,
+    done: Mapping[Node, How],
+    options: Mapping[str, Any],
+    again: Callable[[], object],
 ) -> Exported:
-    """The compiled model of a graph."""
+    """The compiled model of a graph, if importing it takes less time than `again`, which compiles the graph."""
     if not is_exportable(backend, graph):
         return Exported(reason="a rule or an attribute of a user has no name in a file")
     for node in graph.nodes:
@@ -61,10 +75,37 @@ def export(
         content = model if isinstance(model, bytes) else model.getvalue()
         if not _gives_the_same(compiled, _import(np.frombuffer(content, np.uint8), options)):
             return Exported(reason="OpenVINO imports the model with other results")
+        header = {"done": [done[node] for node in graph.nodes], "options": dict(options)}
+        part = pack(header, content)
+        gain = _gain(again, lambda: _load(backend, graph, part))
     except RuntimeError as error:
         return Exported(reason=f"OpenVINO does not export the model: {error}")
-    header = {"done": [done[node] for node in graph.nodes], "options": dict(options)}
-    return Exported({(key_of(backend, graph), COMPILED): pack(header, content)})
+    if gain < MIN_GAIN:
+        return Exported(
+            reason=f"compiling takes {gain:.1f} times the processor time of checking and importing the model, "
+            f"less than {MIN_GAIN} times"
+        )
+    return Exported({(key_of(backend, graph), COMPILED): part})
+
+
+def _load(backend: OpenVino, graph: Graph, part: bytes) -> Any:
+    """Do what a process does that loads the part from a file: copy, check and import it."""
+    copy = np.frombuffer(part, np.uint8).tobytes()
+    digest_of_file([copy])
+    key_of(backend, graph)
+    header, model = unpack(copy)
+    return _import(np.frombuffer(model, np.uint8), header["options"])
+
+
+def _gain(compile: Callable[[], object], load: Callable[[], object]) -> float:
+    """The quotient of the processor times of two functions: other processes hardly change it."""
+    seconds: dict[Callable[[], object], float] = {}
+    for _ in range(TURNS):
+        for function in (compile, load):
+            start = process_time()
+            function()
+            seconds[function] = min(process_time() - start, seconds.get(function, float("inf")))
+    return seconds[compile] / max(seconds[load], 1e-9)
 
 
 def _import(content: np.ndarray, options: Mapping[str, Any]) -> Any:

@@ -35,19 +35,14 @@ HINTS: dict[Precision, str] = {"float32": "f32", "ieee": "f32", "bfloat16": "bf1
 
 
 def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = False) -> OpenVinoSession:
-    engine, key = devices.engine(), ""
+    key = ""
     if device == "cpu" and not is_measured and disk_cache.has_layers(COMPILED):
         if exported.is_exportable(backend, graph):
             key = exported.key_of(backend, graph)
         if key and (session := _import_session(backend, graph, key)) is not None:
             return session
-    ctx = Emitter(backend.precision)
     try:
-        outputs, done = backend.emit(ctx, graph)
-        results = [devices.operators().result(ctx.convert_output(value).output) for value in outputs]
-        model = engine.Model(results, ctx.parameters, "opweave")
-        options = _options(backend, graph, device, bool(ctx.dequantised.products)) | {"PERF_COUNT": is_measured}
-        compiled = devices.core().compile_model(model, devices.engine_name(device), options)
+        model, compiled, arrays, done, options = _compile_model(backend, graph, device, is_measured)
     except ENGINE_ERRORS as error:
         raise OperationError(f"OpenVINO does not take the graph: {error}") from error
     session_type: Callable[..., OpenVinoSession] = OpenVinoSession
@@ -55,14 +50,26 @@ def compile(backend: OpenVino, graph: Graph, device: str, is_measured: bool = Fa
         from .measure import MeasuredOpenVinoSession, sources_of
 
         session_type = partial(MeasuredOpenVinoSession, sources_of(model))
-    session = session_type(
-        compiled, ctx.arrays, done, backend.precision, partial(compile, backend, graph, device, True)
-    )
+    session = session_type(compiled, arrays, done, backend.precision, partial(compile, backend, graph, device, True))
     session.threads = 0 if options.get("NUM_STREAMS") == 0 else SESSION_THREADS
     session.key = key
     if device == "cpu" and not is_measured:
-        session.exporter = partial(exported.export, backend, graph, compiled, done, options)
+        again = partial(_compile_model, backend, graph, device, is_measured)
+        session.exporter = partial(exported.export, backend, graph, compiled, done, options, again)
     return session
+
+
+def _compile_model(
+    backend: OpenVino, graph: Graph, device: str, is_measured: bool
+) -> tuple[Any, Any, Sequence[np.ndarray], Mapping[Node, How], dict[str, Any]]:
+    """The engine's model of a graph, the compiled model, the weights that it reads, how nodes run, and the options."""
+    ctx = Emitter(backend.precision)
+    outputs, done = backend.emit(ctx, graph)
+    results = [devices.operators().result(ctx.convert_output(value).output) for value in outputs]
+    model = devices.engine().Model(results, ctx.parameters, "opweave")
+    options = _options(backend, graph, device, bool(ctx.dequantised.products)) | {"PERF_COUNT": is_measured}
+    compiled = devices.core().compile_model(model, devices.engine_name(device), options)
+    return model, compiled, ctx.arrays, done, options
 
 
 def _import_session(backend: OpenVino, graph: Graph, key: str) -> OpenVinoSession | None:
