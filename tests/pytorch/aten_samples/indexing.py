@@ -160,8 +160,21 @@ SAMPLES = {
     ],
     "aten.scatter_reduce.two": [
         Sample(floats(3, 5), 1, integers(3, 4, low=0, high=5), floats(3, 4), reduce)
-        for reduce in ("sum", "prod", "amax", "amin")
-    ],
+        for reduce in ("sum", "prod", "amax", "amin", "mean")
+    ]
+    + [
+        Sample(x, 0, integers(4, 3, low=0, high=3), new, reduce, include_self=include_self)
+        for reduce in ("sum", "prod", "amax", "amin", "mean")
+        for x, new in ((floats(5, 3), floats(4, 3, seed=1)), (integers(5, 3), integers(6, 3, low=-9, seed=1)))
+        for include_self in (False, True)
+    ]
+    + [Sample(floats(), 0, torch.tensor(0), floats(seed=1), "mean", include_self=False)],
+    "aten.index_reduce.default": [
+        Sample(X, 1, torch.tensor([4, 0, 4]), floats(4, 3, 6, seed=1), reduce, include_self=include_self)
+        for reduce in ("prod", "amax", "amin", "mean")
+        for include_self in (False, True)
+    ]
+    + [Sample(floats(), 0, torch.tensor([0]), floats(seed=1), "mean")],
     "aten.index_add.default": [
         Sample(floats(), 0, torch.tensor([0]), floats(seed=1), alpha=2),
         Sample(X, 1, torch.tensor([4, 0, 4]), floats(4, 3, 6)),

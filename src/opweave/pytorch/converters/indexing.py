@@ -11,13 +11,14 @@ import torch
 
 from ... import composites
 from ...context.builder import MLGraphBuilder
+from ...core.dtypes import INFO, DataType, is_float
 from ...core.graph import MLOperand
 from ...core.shapes import broadcast
 from ...core.size_functions import choose, is_less, larger, smaller
 from ...core.sizes import Size, is_same_size
 from ...ops.constants import line
 from ..registry import AtenCall, as_type, axis_of, converts, refuse_if
-from .elementwise import is_one
+from .elementwise import divide, is_one
 from .shapes import window
 
 LAST = 2**63 - 1
@@ -328,11 +329,67 @@ def _(
     reduce: str,
     *,
     include_self: bool = True,
+    call: AtenCall,
 ) -> MLOperand:
-    reductions: dict[str, Any] = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
-    refuse_if(reduce not in reductions, f"the reduction is {reduce}")
-    refuse_if(not include_self, "it leaves out the elements that are replaced")
-    return _combine(b, self, dim, index, _updates(b, self, index, src), reductions[reduce])
+    return _reduce(b, call, self, dim, index, _updates(b, self, index, src), reduce, include_self)
+
+
+@converts("aten.index_reduce.default")
+def _(
+    b: MLGraphBuilder,
+    self: MLOperand,
+    dim: int,
+    index: MLOperand,
+    source: MLOperand,
+    reduce: str,
+    *,
+    include_self: bool = True,
+    call: AtenCall,
+) -> MLOperand:
+    if not self.rank:
+        index, source = b.reshape(index, []), b.reshape(source, [])
+    else:
+        index = _column(b, index, axis_of(dim, self.rank), self.rank)
+    return _reduce(b, call, self, dim, index, source, reduce, include_self)
+
+
+_REDUCTIONS: dict[str, Any] = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+def _reduce(
+    b: MLGraphBuilder,
+    call: AtenCall,
+    x: MLOperand,
+    dim: int,
+    index: MLOperand,
+    new: MLOperand,
+    reduce: str,
+    include_self: bool,
+) -> MLOperand:
+    """Combine elements with their updates, or replace them by the reduction of their updates alone."""
+    counts: MLOperand | None = None
+    if reduce == "mean" or not include_self:
+        initial = b.expand(as_type(b, int(include_self), "int32"), x.shape)
+        ones = b.expand(as_type(b, 1, "int32"), new.shape)
+        counts = _combine(b, initial, dim, index, ones, "add")
+    if counts is not None and not include_self:
+        neutral = as_type(b, _neutral(reduce, x.data_type), x.data_type)
+        x = b.where(b.greater(counts, as_type(b, 0, "int32")), neutral, x)
+    result = _combine(b, x, dim, index, new, _REDUCTIONS[reduce])
+    if counts is None or reduce != "mean":
+        return result
+    # Elements without updates are divided by 1. PyTorch rounds quotients of integers down.
+    rounding = None if is_float(x.data_type) else "floor"
+    return divide(b, call, result, b.max(counts, as_type(b, 1, "int32")), rounding)
+
+
+def _neutral(reduce: str, data_type: DataType) -> float:
+    """The number that leaves every other number unchanged."""
+    if reduce in ("amax", "amin"):
+        highest = inf if is_float(data_type) else INFO[data_type].highest
+        lowest = -inf if is_float(data_type) else INFO[data_type].lowest
+        return lowest if reduce == "amax" else highest
+    return 1 if reduce == "prod" else 0
 
 
 def _combine(b: MLGraphBuilder, x: MLOperand, dim: int, index: MLOperand, new: MLOperand, reduction: Any) -> MLOperand:
