@@ -383,6 +383,25 @@ def test_fallback_runs_on_reference() -> None:
     torch.testing.assert_close(compiled(torch.ones(2)), Special()(torch.ones(2)))
 
 
+def test_random_numbers_are_those_of_pytorch() -> None:
+    def forward(self: Any, x: Any) -> Any:
+        chances = torch.sigmoid(x)
+        drawn = torch.rand(x.shape), torch.randint(0, x.shape[0], (3,)), torch.rand_like(torch.ones(3))
+        return torch.bernoulli(chances), *drawn, torch.empty_like(x).normal_(1.0, 2.0), torch.empty(3).uniform_(), x + 1
+
+    module = module_of(forward)
+    compiled = ow.from_torch(module, (torch.randn(4, 3),), dynamic_shapes=(({0: "n"},),), context=CPU)
+    assert len(compiled.fallbacks) == 6
+    for rows in (4, 5):
+        x = torch.randn(rows, 3)
+        torch.manual_seed(rows)
+        results = compiled(x)
+        torch.manual_seed(rows)
+        torch.testing.assert_close(results, module(x))
+    with pytest.raises(ow.NotSupportedError, match=r"aten\.rand\.default .*draws random numbers; pass them"):
+        ow.from_torch(module, (torch.randn(4, 3),), context=CPU, fallback="error")
+
+
 plain_tensor = torch.ones(2)
 
 
@@ -460,7 +479,7 @@ def test_autocast_is_refused() -> None:
         (((torch.ones(2, 4), 2), {}), r"^call: input 'x' must be float32\[2, 3\], got the shape \[2, 4\]$"),
         (((np.ones((2, 4), "float32"), 2), {}), r"^call: input 'x' must be float32\[2, 3\], got the shape \[2, 4\]$"),
         (((torch.ones(6), 2), {}), r"^call: input 'x' must be float32\[2, 3\], got the shape \[6\]$"),
-        (((None, 2), {}), "^call: 'x' must be an array or a buffer, got NoneType$"),
+        (((None, 2), {}), "^call: 'x' must be a tensor, as in the export, got None; pass such arguments to from_torch"),
         (
             (([1], 2), {}),
             r"^call: args\[0\] must be a tensor or another single value, as in the export, got list of 1$",

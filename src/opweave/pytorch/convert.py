@@ -219,6 +219,8 @@ class Frame:
             self._bind(node.meta.get("val"), folded)
             return folded
         name, reason = str(target), "Opweave has no converter for it"
+        if is_random := torch.Tag.nondeterministic_seeded in target.tags:
+            reason = "it draws random numbers; pass them as an argument of the module"
         table = COMPLEX_CONVERTERS if _has_complex_numbers(node) else CONVERTERS
         if name in table:
             try:
@@ -236,7 +238,8 @@ class Frame:
                     raise
                 reason = f"its converter fails ({type(error).__name__}: {error})"
         self._refuse_values(node, name)
-        part = decompose(node, target, args, kwargs)
+        # The operators of a decomposition would draw other numbers from PyTorch's generator.
+        part = None if is_random else decompose(node, target, args, kwargs)
         if part is not None:
             module, leaves = part
             inner = Frame(self.owner, module, leaves, self.label or label_of(node))
@@ -304,10 +307,6 @@ class Frame:
     def run_by_torch(self, node: Any, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str) -> Any:
         """Add a node that PyTorch runs."""
         own, name, place = self.owner, str(target), place_of(node)
-        if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()) and not node.all_input_nodes:
-            raise NotSupportedError(
-                f"from_torch: {name} in {place} draws random numbers; pass them as an argument of the module"
-            )
         if not own.takes_fallback:
             raise NotSupportedError(
                 f"from_torch: {name} in {place}: {reason}; fallback='auto' runs it in PyTorch, "
@@ -332,8 +331,8 @@ class Frame:
         filled = _pytree.tree_map(lambda v: Slot(next(numbers)) if isinstance(v, Size) else v, filled)
         value = node.meta.get("val")
         leaves = [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-        if not operands or not leaves:
-            raise NotSupportedError(f"from_torch: {name} in {place}: {reason}, and it has no tensors in or out")
+        if not leaves:
+            raise NotSupportedError(f"from_torch: {name} in {place}: {reason}, and its results are no tensors")
         data_types = [data_type_of(leaf.dtype, f"from_torch: a result of {name} in {place}") for leaf in leaves]
         shapes = [
             [own.names.size_of(size, f"from_torch: a size in {name}") for size in shape_of(leaf)] for leaf in leaves

@@ -159,8 +159,9 @@ _OPERATORS = {
     "__ior__": "bitwise_or",
     "__irshift__": "bitwise_right_shift",
     "__ixor__": "bitwise_xor",
+    "normal_": "normal_functional",
 }
-"""Python's operators that write to their first argument -> the operator that returns the result."""
+"""Operators that write to their first argument -> the operator that returns the result, where its name is another one."""
 
 
 @cache
