@@ -387,7 +387,13 @@ def test_random_numbers_are_those_of_pytorch() -> None:
     def forward(self: Any, x: Any) -> Any:
         chances = torch.sigmoid(x)
         drawn = torch.rand(x.shape), torch.randint(0, x.shape[0], (3,)), torch.rand_like(torch.ones(3))
-        return torch.bernoulli(chances), *drawn, torch.empty_like(x).normal_(1.0, 2.0), torch.empty(3).uniform_(), x + 1
+        return (
+            torch.bernoulli(chances),
+            *drawn,
+            torch.empty_like(x).normal_(1.0, 2.0),
+            torch.empty(3).bernoulli_(),
+            x + 1,
+        )
 
     module = module_of(forward)
     compiled = ow.from_torch(module, (torch.randn(4, 3),), dynamic_shapes=(({0: "n"},),), context=CPU)

@@ -229,16 +229,28 @@ def test_options_reach_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_cannot_be_converted_runs_in_pytorch_with_a_warning() -> None:
     def function(x: Tensor) -> Tensor:
+        return x + x[x > 0.5].sum()
+
+    x = torch.tensor([0.25, 0.75, 1.0])
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = compiled_by_opweave(function)
+        with pytest.warns(UserWarning, match="PyTorch runs a part of the program"):
+            torch.testing.assert_close(compiled(x), function(x))
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match=r"aten\.index\.Tensor .*the shape of its result depends on values"):
+            compiled_by_opweave(function, fallback="error")(x)
+
+
+def test_random_numbers_are_those_of_pytorch() -> None:
+    def function(x: Tensor) -> Tensor:
         return x + torch.randn(4)
 
-    x = torch.rand(4)
-    torch.manual_seed(1)
-    expected = function(x)
-    compiled = compiled_by_opweave(function)
-    with pytest.warns(UserWarning, match="PyTorch runs a part of the program"):
-        compiled(x)
-    torch.manual_seed(1)
-    torch.testing.assert_close(compiled(x), expected)
+    compiled, x = compiled_by_opweave(function), torch.rand(4)
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        result = compiled(x)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(result, function(x))
     torch._dynamo.reset()
     with pytest.raises(Exception, match=r"aten\.randn\.default .*draws random numbers; pass them as an argument"):
         compiled_by_opweave(function, fallback="error")(x)

@@ -45,7 +45,7 @@ from .narrow import stays_narrow
 from .registry import COMPLEX_CONVERTERS, CONVERTERS, AtenCall, NotConvertible, refuse_if
 from .sizes import SizeNames, maximum, minimum
 from .tensors import PARTS, array_of, data_type_of, require_dense, shape_of
-from .views import Views, functional, is_mutable, schema_of, writes_statistics
+from .views import Views, defaults_of, functional, is_mutable, schema_of, writes_statistics
 
 FOLDED_BYTES = 1 << 20
 """The largest result that is computed while the program is read, unless it is a view of constants: 1 MiB, an estimate."""
@@ -197,7 +197,8 @@ class Frame:
                 return self._control(node, target, args, kwargs)
             return _call_python(target, args, kwargs, node)
         if is_mutable(target):
-            target = functional(target)
+            written, target = target, functional(target)
+            kwargs = {**defaults_of(written, target, len(args)), **kwargs}
         if writes_statistics(target, args, kwargs):
             raise NotSupportedError(
                 f"from_torch: {target} in {place_of(node)} is in training mode, and updates its running statistics; call "
@@ -219,7 +220,7 @@ class Frame:
             self._bind(node.meta.get("val"), folded)
             return folded
         name, reason = str(target), "Opweave has no converter for it"
-        if is_random := torch.Tag.nondeterministic_seeded in target.tags:
+        if torch.Tag.nondeterministic_seeded in target.tags:
             reason = "it draws random numbers; pass them as an argument of the module"
         table = COMPLEX_CONVERTERS if _has_complex_numbers(node) else CONVERTERS
         if name in table:
@@ -238,8 +239,7 @@ class Frame:
                     raise
                 reason = f"its converter fails ({type(error).__name__}: {error})"
         self._refuse_values(node, name)
-        # The operators of a decomposition would draw other numbers from PyTorch's generator.
-        part = None if is_random else decompose(node, target, args, kwargs)
+        part = decompose(node, target, args, kwargs)
         if part is not None:
             module, leaves = part
             inner = Frame(self.owner, module, leaves, self.label or label_of(node))
@@ -325,7 +325,7 @@ class Frame:
                 sizes.append(value)
             return value
 
-        metas = torch.fx.map_arg((node.args, node.kwargs), _meta)
+        metas = torch.fx.map_arg((node.args, {**kwargs, **node.kwargs}), _meta)
         filled = _map_with(slot, (tuple(args), dict(kwargs)), metas)
         numbers = iter(range(len(operands), len(operands) + len(sizes)))
         filled = _pytree.tree_map(lambda v: Slot(next(numbers)) if isinstance(v, Size) else v, filled)

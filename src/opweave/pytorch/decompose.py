@@ -20,7 +20,10 @@ from .registry import CONVERTERS
 @cache
 def _defaults() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions. Each call of PyTorch's function takes as long as the decomposition of several operators."""
-    return dict(torch.export.default_decompositions())
+    rules = dict(torch.export.default_decompositions())
+    # The decomposition draws other numbers from the generator than the kernel.
+    del rules[torch.ops.aten.bernoulli.default]
+    return rules
 
 
 def _linspace(start: Any, end: Any, steps: int, **options: Any) -> Any:

@@ -184,6 +184,12 @@ def functional(target: Any) -> Any:
     )
 
 
+def defaults_of(target: Any, other: Any, count: int) -> dict[str, Any]:
+    """Defaults of an operator, behind `count` arguments, that its functional form lacks: the probability of `bernoulli_`."""
+    pairs = zip(schema_of(target).arguments[count:], schema_of(other).arguments[count:], strict=False)
+    return {a.name: a.default_value for a, b in pairs if a.has_default_value() and not b.has_default_value()}
+
+
 def _types_of(target: Any) -> list[str]:
     """The types of an operator's arguments."""
     return [str(argument.type) for argument in schema_of(target).arguments]
