@@ -134,6 +134,22 @@ def test_resize_takes_all_data_types(data_type: str, device: str) -> None:
     np.testing.assert_allclose(y, wide if data_type.startswith("float") else np.trunc(wide), rtol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("mode", "shape", "sizes"),
+    [
+        ("linear", (2, 3, 4, 5), (2, 3, 12, 15)),
+        ("linear", (2, 3, 4, 5, 6), (2, 3, 12, 15, 18)),
+        ("nearest", (2, 3, 4, 5), (2, 3, 12, 25)),
+        ("nearest", (3, 4, 5), (3, 4, 11)),
+    ],
+)
+def test_resize_of_batches_is_one_kernel(mode: str, shape: tuple[int, ...], sizes: tuple[int, ...]) -> None:
+    attributes = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"}
+    model, _ = node_model("Resize", [np.zeros(shape, "float32"), None, None, np.int64(sizes)], attributes)
+    placements = ow.onnx.load(model, context_on(DEVICES[0])).placements()
+    assert [placement.how for placement in placements] == ["native"]
+
+
 def test_cubic_integers_saturate() -> None:
     x = np.uint8([[0, 0, 255, 255, 0, 0]])
     for device in DEVICES:

@@ -94,11 +94,14 @@ def _(
         )
         changed = [(axis.axis, axis.new, float(axis.scale)) for axis in resized]
         by_sizes = all(axis.width == axis.new for axis in resized)
-    # The kernels take [batches, channels, height, width], or with a depth: all other axes become channels.
     spatial = 3 if min(changed)[0] < input.rank - 2 else 2
-    last = list(input.dims[-spatial:])
-    last = [1] * (spatial - len(last)) + last
-    x = ctx.reshape(input, [1, prod(input.dims[:-spatial]), *last])
+    x = input
+    # A reshape beside an input or output of the graph is a copy: no shape that the kernels take is changed.
+    if input.rank not in ((2, 3, 4) if mode == "nearest" else (spatial + 2,)):
+        # [batches, channels, height, width], or with a depth: all other axes become channels.
+        last = list(input.dims[-spatial:])
+        last = [1] * (spatial - len(last)) + last
+        x = ctx.reshape(input, [1, prod(input.dims[:-spatial]), *last])
     if mode != "nearest":
         keep_resized_axes(ctx, x)
     factors, shape = [1.0] * x.rank, list(x.dims)
