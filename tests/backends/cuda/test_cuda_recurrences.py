@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,16 @@ def test_rows_are_in_registers(name: str, lanes: int, unrolled: int) -> None:
     loads = [k for k, line in enumerate(body) if "= x" in line or "&x" in line or "(x" in line]
     others = [k for k, line in enumerate(body) if "subgroupShuffleXor" in line or line.strip().startswith("y")]
     assert max(loads) < min([*others, len(body)])
+
+
+@pytest.mark.parametrize("in_chunks", [False, True])
+def test_sequences_are_loaded_a_repetition_ahead_where_no_chunks_hide_that(in_chunks: bool) -> None:
+    *arguments, steps, features = arguments_of("scan", 40)
+    program = rows_in_registers(*arguments, replace(steps, in_chunks=in_chunks), features)
+    text = program.kernel("scan", features).source.partition("opweave_kernel")[2]
+    before, _, body = text.partition("for (var n ")
+    assert program.unrolled == 8
+    assert (body.count("carried("), "carried(" in before) == ((0 if in_chunks else 2 * 8), False)
 
 
 @pytest.mark.parametrize("name", ["network", "window"])

@@ -32,13 +32,15 @@ _FIRST = Const(0, "index")
 class KernelSteps:
     """The steps of a kernel: those from `start` to `end`, of `length` steps.
 
-    With an axis of chunks, the first chunk that runs begins with `padding` steps that leave states unchanged.
+    With an axis of chunks, the first chunk that runs begins with `padding` steps that leave states unchanged; `in_chunks` says
+    that other chunks keep the device busy while one waits for memory.
     """
 
     length: Dimension
     start: int
     end: Dimension
     padding: Dimension = 0
+    in_chunks: bool = False
 
     @property
     def count(self) -> int:

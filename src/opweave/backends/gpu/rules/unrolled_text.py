@@ -72,9 +72,12 @@ class LoopText:
     def _read_ahead(self, loads: Sequence[Load]) -> list[Load]:
         """The loads that a repetition does for the next one: of sequences of which a step reads a single element.
 
-        Teams read different elements of these, out of memory, and compilers move loads to the step that needs them: each step
-        waited for memory, 800 cycles of an H200. What teams share, or an invocation reads as vectors, is soon in a cache.
+        Teams read different elements of these, out of memory, and compilers move loads to the step that needs them, so that
+        each step waits for memory: 1024 steps of a selective scan of [4096, 16] take an H200 435 us, and 261 us with these
+        loads. What teams share, or an invocation reads as vectors, is soon in a cache. In many chunks, others run meanwhile.
         """
+        if self.rows.steps.in_chunks:
+            return []
         counts = Counter(load.source for load in loads)
         single = [
             load for load in loads if load.source in self.rows.sequences and counts[load.source] == self.loop.count
