@@ -317,7 +317,9 @@ def main(
     ]
     if not chosen:
         raise typer.BadParameter(f"there is no model {', '.join(only or [])}")
-    description = ow.ml.create_context(device=devices[0]).device.description
+    # A GPU has one record, which begins with CUDA's description where it has CUDA.
+    lent = {each.name for each in ow.devices()}
+    description = ow.ml.create_context(device="cuda" if "cuda" in lent else devices[0]).device.description
     record = resumed(keep, Row, description, versions("opweave", "cuda-bindings", "triton", "wgpu"))
     for name, title in chosen:
         for each in devices:
