@@ -318,7 +318,7 @@ def main(
     if not chosen:
         raise typer.BadParameter(f"there is no model {', '.join(only or [])}")
     # A GPU has one record, which begins with CUDA's description where it has CUDA.
-    lent = {each.name for each in ow.devices()}
+    lent = {each.name for each in ow.devices() if each.available}
     description = ow.ml.create_context(device="cuda" if "cuda" in lent else devices[0]).device.description
     record = resumed(keep, Row, description, versions("opweave", "cuda-bindings", "triton", "wgpu"))
     for name, title in chosen:

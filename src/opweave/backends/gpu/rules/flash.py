@@ -16,7 +16,7 @@ from ....core.graph import Desc
 from ....core.guards import estimate
 from ....core.size_bounds import names_in_empty
 from ....core.size_values import variables_in
-from ....core.sizes import is_multiple, is_same_size, is_static
+from ....core.sizes import is_multiple, is_same_size, is_static, is_symbolic
 from ....expr import Traced, clamp, exp, max as larger_of, max_over, min as lesser_of, sum_over, tanh, where
 from ....expr.gpu import Features, Local, Workgroups
 from ....expr.gpu.types import layout
@@ -38,6 +38,8 @@ KEYS_OF_PART = 32
 takes 5 us with parts of 32 keys, 12 us with parts of 64 keys, and 1 us more to combine twice as many parts."""
 BUSY_SHARE = 4
 """Divide keys if at most 1 / BUSY_SHARE of the device's units would have work."""
+BUSY_SHARE_OF_NAMES = 2
+"""The same where sizes have names: later sizes may be smaller, and lose more without parts than larger ones do with them."""
 MIN_PARTS = 4
 """Fewest parts of the keys: with fewer, the second kernel takes longer than the first one saves. An estimate."""
 MAX_PARTS = 64
@@ -189,7 +191,7 @@ def _at_estimates(p: AttentionSizes) -> AttentionSizes:
     return AttentionSizes(*map(estimate, (p.batches, p.heads, p.groups, p.queries, p.keys, p.size, p.values)))
 
 
-def _tile(problem: AttentionSizes, features: Features) -> _FlashTile:
+def _tile(problem: AttentionSizes, features: Features, busy_share: int) -> _FlashTile:
     whole = problem.share * problem.queries
     tiles = [(problem.share, problem.queries)] if whole <= MAX_LINES else []
     tiles += [(1, min(problem.queries, lines)) for lines in (16, 8, 4, 2, 1)]
@@ -205,7 +207,7 @@ def _tile(problem: AttentionSizes, features: Features) -> _FlashTile:
     parts = min(2 * features.units // workgroups, MAX_PARTS, blocks)
     if blocks <= min(WORKGROUPS_OF_UNIT * features.units // workgroups, MAX_PARTS):
         parts = blocks  # a part of one block has no loop, and loads queries, keys and values together
-    if parts < MIN_PARTS or workgroups > features.units // BUSY_SHARE:
+    if parts < MIN_PARTS or workgroups > features.units // busy_share:
         return tile
     return replace(tile, keys=keys, parts=-(-blocks // -(-blocks // parts)))
 
@@ -216,7 +218,8 @@ def attend(stages: Stages, problem: Attention, result: Input, place: Place) -> T
     `place(batch, head, query, d)` is the position of an element in `result`.
     """
     features, target = stages.features, result
-    tile = _tile(_at_estimates(problem), features)
+    has_names = is_symbolic((problem.batches, problem.heads, problem.queries, problem.keys))
+    tile = _tile(_at_estimates(problem), features, BUSY_SHARE_OF_NAMES if has_names else BUSY_SHARE)
     new_keys = problem.new_keys
     if new_keys is not None and not _writes_new_key(problem, new_keys, tile, features):
         stages.add(new_keys.program(), new_keys.targets[0], "the new keys and values")
