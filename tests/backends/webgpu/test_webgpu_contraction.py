@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,11 +18,13 @@ from support.wgsl_runner import Runner
 import opweave as ow
 from opweave.backends.gpu.contraction import tiles as tile_choice
 from opweave.backends.gpu.contraction.kernels import Contraction
+from opweave.backends.gpu.contraction.named import parts_for
 from opweave.backends.gpu.contraction.problem import Problem
 from opweave.backends.gpu.contraction.tiled import Tile
 from opweave.backends.gpu.contraction.tiles import SHAPES, choose
 from opweave.backends.webgpu import webgpu
 from opweave.core.graph import Node
+from opweave.core.guards import Guards
 from opweave.core.operation import call_with
 from opweave.expr import ir
 from opweave.expr.array import axes_of
@@ -434,6 +436,14 @@ def test_deep_sums_of_few_elements_are_divided() -> None:
     _, splits = chosen(conv((1, 512, 7, 7), (512, 512, 3, 3), "filter", padding=(1, 1, 1, 1)))
     assert splits >= 8
     assert chosen(conv((1, 64, 56, 56), (64, 64, 1, 1), "filter")) == (Tile(32, 32, 16, 4, 4), 1)
+
+
+@pytest.mark.parametrize(("columns", "parts"), [(48, [8, 8, 8]), (480, [8, 5, 3])])
+def test_larger_sizes_have_fewer_parts_if_partial_sums_are_large(columns: int, parts: list[int]) -> None:
+    problem, n = problem_of(matmul((480, 480), (480, 480))), ow.Size("n")
+    with Guards({"n": columns}).deciding():
+        formula = parts_for(replace(problem, columns=n), Tile(128, 128, 16, 8, 8), 8, 132)
+    assert [formula.at({"n": factor * columns // 4}) for factor in (4, 6, 10)] == parts
 
 
 def test_small_devices_divide_less() -> None:

@@ -30,6 +30,10 @@ PROGRAMS_OF_UNIT = 2
 """Programs that keep a unit of the device busy. An estimate."""
 
 
+MAX_GROWING_BYTES = 1 << 22
+"""The largest partial sums of the first run that may become larger where the device is not busy. An estimate."""
+
+
 def has_names(problem: Problem) -> bool:
     return not is_static(_sizes(problem))
 
@@ -43,14 +47,16 @@ def at_estimates(problem: Problem) -> Problem:
 def parts_for(problem: Problem, tile: Tile | TensorTile, splits: int, units: int) -> Dimension:
     """The split-K factor as a formula: `splits` for the sizes of the first run, and less for sizes with more tiles.
 
-    The number of programs stays about that of the first run, or the number that keeps the device busy, and partial sums take
-    at most 1.5 times the memory. By the cost models, products of twice and half of these sizes then take 1.02 times (float32)
-    and 1.09 times (TF32) as long as with the best tile and factor for their size, in the median.
+    The number of programs stays about that of the first run, or the number that keeps the device busy, unless partial sums are
+    large; they take at most 1.5 times the memory. By the cost models, products of twice and half of these sizes then take 1.02
+    times (float32) and 1.09 times (TF32) as long as with the best tile and factor for their size, in the median.
     """
     count = -(-problem.rows // tile.rows) * -(-problem.columns // tile.columns) * problem.stacks
     if splits == 1 or is_static((count,)):
         return splits
-    programs = max(splits * estimate(count), PROGRAMS_OF_UNIT * units)
+    programs = splits * estimate(count)
+    if 4 * splits * estimate(problem.stacks * problem.rows * problem.columns) <= MAX_GROWING_BYTES:
+        programs = max(programs, PROGRAMS_OF_UNIT * units)
     return smaller(splits, larger(1, (2 * programs + count) // (2 * count)))  # programs / count, rounded
 
 
