@@ -25,7 +25,7 @@ import typer
 from .budgets import LANGUAGE, MEMORY_OF_LANGUAGE
 from .measure import in_process, script
 from .page import DOCS, Table, versions, yes
-from .record import Record
+from .record import Record, resumed
 
 RECORD = DOCS / "benchmarks-cuda-language.json"
 
@@ -126,7 +126,7 @@ def main(
     model: Annotated[Path | None, typer.Option(help="A GGUF file. Default: one that is made.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="A precision, WebGPU or PyTorch. Default: all.")] = None,
 ) -> None:
-    """Measure the model, and write the page."""
+    """Measure the model, and write the page; rows that were measured before on the same device are kept."""
     from .gpu_page import write
 
     if render is not None:
@@ -135,13 +135,12 @@ def main(
         return
     import opweave as ow
 
-    record: Record[Row] = Record(
-        versions("opweave", "cuda-bindings", "triton", "torch", "transformers"),
-        ow.ml.create_context(device="cuda").device.description,
-    )
+    description = ow.ml.create_context(device="cuda").device.description
+    record = resumed(keep, Row, description, versions("opweave", "cuda-bindings", "triton", "torch", "transformers"))
+    names = (*CONTEXTS, "PyTorch")
     with TemporaryDirectory(prefix="opweave-language-") as folder:
         path = model or make(Path(folder) / "llama.gguf")
-        for name in (*CONTEXTS, "PyTorch"):
+        for name in names:
             if only and name not in only:
                 continue
             extra = {"OPWEAVE_CACHE": f"{folder}/{name}", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
@@ -151,8 +150,12 @@ def main(
                 record.failures[name] = str(error)[-300:]
                 print(f"{name}: {error}", file=sys.stderr, flush=True)
                 continue
-            record.rows.append(Row(**values))
-            print(record.rows[-1], flush=True)
+            row = Row(**values)
+            record.rows = sorted(
+                [row, *(each for each in record.rows if each.name != name)], key=lambda each: names.index(each.name)
+            )
+            record.failures.pop(name, None)
+            print(row, flush=True)
             record.write(keep)
     if keep == RECORD:
         write()
