@@ -131,7 +131,7 @@ def chat(
         check_origins(origin or [])
         check_hosts(allow_host or [])
         listen_on(host, port, 1, "--host and --port take others").close()
-    Sampler(**options)
+    sampler = Sampler(**options)
     if json_schema:
         schema_of(json_schema)
     options |= {"limit": limit, "stop": stop or [], "json_schema": json_schema}
@@ -147,7 +147,7 @@ def chat(
     decoder = Decoder(network, place, room, cache=cache, adapters=adapters)  # type: ignore[arg-type]
     if scales:
         decoder.scale_adapters({path.stem: scale for path, scale in scales.items()})
-    decoder.build()
+    decoder.build(None if serve or json_schema else sampler)
     vocabulary = Vocabulary(file)  # last, because building it takes more memory for a while
     errors.print(Text(f"{model.name} on {device}, ready in {perf_counter() - start:.1f} s", "dim"))
     if serve:
@@ -165,7 +165,7 @@ def chat(
         server.run(lambda: _print_server(server.url, title))
         errors.print("stopped")
         return
-    lines = ChatLines(decoder, vocabulary, system, options)
+    lines = ChatLines(decoder, vocabulary, system, options, sampler)
     if prompt is not None:
         _reply(lines, prompt, is_only=True)
         return

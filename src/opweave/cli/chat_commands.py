@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from ..support.errors import DataError, ValidationError, require
 from ..support.names import short_repr
 
 if TYPE_CHECKING:
-    from ..chat import Conversation, Decoder, Grammar, Vocabulary
+    from ..chat import Conversation, Decoder, Grammar, Sampler, Vocabulary
 
 HELP = """\
 /help            these lines
@@ -69,6 +69,12 @@ def schema_of(text: str) -> Any:
         raise DataError(f"--json-schema: {'the text' if is_inline else text} is not JSON: {error}") from None
 
 
+def _sampler_of(options: Mapping[str, Any]) -> Sampler:
+    from ..chat import Sampler
+
+    return Sampler(**{name: options[name] for name in OF_SAMPLER})
+
+
 class ChatLines:
     """Carries out commands, and holds the options of replies.
 
@@ -77,20 +83,28 @@ class ChatLines:
         vocabulary: its tokens.
         system: the system message.
         options: values by the names of `READERS`.
+        sampler: the sampler of these options for the first conversation, which `Decoder.build` has compiled.
 
     Attributes:
         conversation: the current conversation.
         is_ended: whether `/exit` was entered.
     """
 
-    def __init__(self, decoder: Decoder, vocabulary: Vocabulary, system: str | None, options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        vocabulary: Vocabulary,
+        system: str | None,
+        options: dict[str, Any],
+        sampler: Sampler | None = None,
+    ) -> None:
         self._decoder, self._vocabulary, self._system = decoder, vocabulary, system
         self._defaults, self._options = dict(options), dict(options)
         self._grammar: Grammar | None = None
         self.is_ended = False
         self.conversation: Conversation
-        self._begin()
-        self._apply(options)
+        self._begin(sampler)
+        self._apply(options, sampler)
 
     @property
     def limit(self) -> int | None:
@@ -103,21 +117,21 @@ class ChatLines:
         """The grammar of replies, if they are constrained."""
         return self._grammar
 
-    def _begin(self) -> None:
-        from ..chat import Conversation, Sampler
+    def _begin(self, sampler: Sampler | None = None) -> None:
+        from ..chat import Conversation
 
         self._decoder.forget(0)
-        sampler = Sampler(**{name: self._options[name] for name in OF_SAMPLER})
+        sampler = sampler or _sampler_of(self._options)
         self.conversation = Conversation(
             self._decoder, self._vocabulary, sampler, self._system, stop=self._options["stop"]
         )
 
-    def _apply(self, options: dict[str, Any]) -> None:
+    def _apply(self, options: dict[str, Any], sampler: Sampler | None = None) -> None:
         """Use changed options; if one is wrong, nothing has changed."""
-        from ..chat import Grammar, Sampler
+        from ..chat import Grammar
         from ..chat.generation import StopTexts
 
-        sampler = Sampler(**{name: options[name] for name in OF_SAMPLER})
+        sampler = sampler or _sampler_of(options)
         StopTexts(options["stop"])
         limit = options["limit"]
         require(limit is None or limit > 0, f"limit must be positive, got {short_repr(limit)}")
