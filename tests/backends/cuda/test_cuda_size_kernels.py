@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import pytest
-from support.cuda_driver import CpuDriver, context_on
+from support.cuda_driver import INFO, CpuDriver, context_on
 from support.gpu_sizes import Build, build, weights
 from support.webgpu_kernels import kernels_of
 
@@ -184,6 +184,20 @@ def test_triton_knows_that_pixels_are_aligned(context: ow.MLContext, height: int
     (kernel,) = kernels_of(_version_at(graph, {"n": height, "m": width}))
     assert kernel.compiler == "triton"
     assert ("'n0': '=i32:16'" in kernel.source, "'n0': '=i32'" in kernel.source) == (is_aligned, not is_aligned)
+
+
+@pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
+@pytest.mark.parametrize(("channels", "first", "later"), [(64, 40, 48), (128, 20, 22)])
+def test_parts_of_sums_fill_whole_waves(context: ow.MLContext, channels: int, first: int, later: int) -> None:
+    """A few programs more than there are multiprocessors would take as long as twice as many."""
+    graph = build(
+        context,
+        lambda b, x, n, m: b.conv2d(x(1, channels, n, m), weights(b, x, 64, channels, 3, 3), padding=[1, 1, 1, 1]),
+        "float32",
+    )
+    for size in (first, later):
+        partial, _ = _launches(_version_at(graph, {"n": size, "m": size}))
+        assert prod(partial[1]) <= INFO.units, partial
 
 
 DIVIDING: dict[str, Build] = {

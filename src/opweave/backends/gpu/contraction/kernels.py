@@ -80,8 +80,7 @@ class Contraction:
     @property
     def parts(self) -> Dimension:
         """The number of parts of a sum, which depends on sizes with names."""
-        units = self.features.units
-        return parts_for(self.problem, self.tile, self.splits, units) if self.has_names else self.splits
+        return parts_for(self.problem, self.tile, self.splits, self.features) if self.has_names else self.splits
 
     @property
     def typical(self) -> Problem:

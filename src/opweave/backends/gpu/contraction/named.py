@@ -14,6 +14,7 @@ from ....core.size_functions import larger, smaller
 from ....core.size_values import variables_in
 from ....core.sizes import Dimension, Size, is_static, may_exceed
 from ....expr.gpu import Features
+from . import tensor_tiles, tiles
 from .gemv import MIN_THIN_TERMS
 from .problem import Matrix, Problem, ProblemWindow
 from .tensor import TensorTile, suits
@@ -24,10 +25,6 @@ MAX_SHORT = 128
 
 DEEPEST = 20
 """The largest number of terms of a step: the largest of `tiles.DEPTHS`."""
-
-
-PROGRAMS_OF_UNIT = 2
-"""Programs that keep a unit of the device busy. An estimate."""
 
 
 MAX_GROWING_BYTES = 1 << 22
@@ -44,20 +41,25 @@ def at_estimates(problem: Problem) -> Problem:
     return replace(problem, rows=rows, columns=columns, stacks=stacks, channels=estimate(problem.channels))
 
 
-def parts_for(problem: Problem, tile: Tile | TensorTile, splits: int, units: int) -> Dimension:
+def parts_for(problem: Problem, tile: Tile | TensorTile, splits: int, features: Features) -> Dimension:
     """The split-K factor as a formula: `splits` for the sizes of the first run, and less for sizes with more tiles.
 
-    The number of programs stays about that of the first run, or the number that keeps the device busy, unless partial sums are
-    large; they take at most 1.5 times the memory. By the cost models, products of twice and half of these sizes then take 1.02
-    times (float32) and 1.09 times (TF32) as long as with the best tile and factor for their size, in the median.
+    Programs fill as many waves as in the first run, or as many as the device computes in the time of one wave: a few programs
+    more would take as long as another wave. Large partial sums keep their size, and have as many waves as in the first run. By
+    the cost models, sums at 1.2, 1.4 and 2 times the first size then take 1.01, 1.02 and 1.05 times (float32), or 1.00, 1.00
+    and 1.02 times (TF32), as long as with the best tile and factor for their size, in total.
     """
     count = -(-problem.rows // tile.rows) * -(-problem.columns // tile.columns) * problem.stacks
     if splits == 1 or is_static((count,)):
         return splits
-    programs = splits * estimate(count)
+    units, waves = features.units, -(-splits * estimate(count) // features.units)
     if 4 * splits * estimate(problem.stacks * problem.rows * problem.columns) <= MAX_GROWING_BYTES:
-        programs = max(programs, PROGRAMS_OF_UNIT * units)
-    return smaller(splits, larger(1, (2 * programs + count) // (2 * count)))  # programs / count, rounded
+        if isinstance(tile, Tile):
+            concurrency = tiles.concurrency_of(tile)
+        else:
+            concurrency = tensor_tiles.concurrency_of(at_estimates(problem), tile, features)
+        waves = max(waves, concurrency)
+    return smaller(splits, larger(1, waves * units // count))
 
 
 def names_needed(problem: Problem, features: Features) -> tuple[set[str], set[str]]:

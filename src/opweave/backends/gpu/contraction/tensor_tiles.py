@@ -171,10 +171,23 @@ def _elements_of_thread(tile: TensorTile) -> int:
 
 def is_short(problem: Problem, tile: TensorTile, splits: int, features: Features) -> bool:
     """Whether a kernel is short enough, by estimate, to start while the preceding one drains."""
-    measured = next((measured for measured in measured_tiles(problem, features) if measured.tile == tile), None)
+    measured = _speed_of(problem, tile, features)
     if measured is None:
         return False
     return microseconds(problem, measured, splits, features) - addition(problem, splits) <= MAX_EARLY_US
+
+
+def concurrency_of(problem: Problem, tile: TensorTile, features: Features) -> int:
+    """The number of programs that a multiprocessor computes in the time of one, by estimate; at least 1."""
+    measured = _speed_of(problem, tile, features)
+    if measured is None:
+        return 1
+    return max(1, int(measured.latency * measured.rate / (tile.rows * tile.columns * tile.terms)))
+
+
+def _speed_of(problem: Problem, tile: TensorTile, features: Features) -> MeasuredTile | None:
+    """The measured speed of a tile; None for tiles that the table lacks."""
+    return next((measured for measured in measured_tiles(problem, features) if measured.tile == tile), None)
 
 
 def microseconds(problem: Problem, measured: MeasuredTile, splits: int, features: Features) -> float:

@@ -53,6 +53,14 @@ class TileShape:
     latency: float
     deepening: float
 
+    def step_latency(self, depth: int) -> float:
+        """Microseconds of a step of a workgroup that is alone on a multiprocessor."""
+        return self.latency + self.deepening * depth / 16
+
+    def step_share(self, depth: int) -> float:
+        """Microseconds of a step of a workgroup on a fully occupied multiprocessor, divided by the number of workgroups."""
+        return self.rows * self.columns * (depth + STEP_OVERHEAD_TERMS) / PEAK_PRODUCTS_PER_US / self.rate
+
 
 # Fitted to 661 timings of ResNet-50's convolutions and other products. The model's mean error is 10%. The tiles it chooses are
 # 2% slower than the fastest.
@@ -72,12 +80,16 @@ def microseconds(problem: Problem, shape: TileShape, depth: int, splits: int, un
     """Estimate the time of a problem on a device that runs `units` workgroups concurrently."""
     groups = ceil(problem.rows / shape.rows) * ceil(problem.columns / shape.columns) * problem.stacks * splits
     steps = ceil(Steps.of(problem, depth).count / splits)
-    step = shape.rows * shape.columns * (depth + STEP_OVERHEAD_TERMS) / PEAK_PRODUCTS_PER_US / shape.rate
-    alone = shape.latency + shape.deepening * depth / 16
-    total = LAUNCH_US + steps * max(alone, ceil(groups / units) * step)
+    total = LAUNCH_US + steps * max(shape.step_latency(depth), ceil(groups / units) * shape.step_share(depth))
     if splits > 1:
         total += ADDITION_US + (splits + 1) * problem.stacks * problem.rows * problem.columns / PARTIAL_SUMS_PER_US
     return total
+
+
+def concurrency_of(tile: Tile) -> int:
+    """The number of workgroups that a multiprocessor computes in the time of one, by estimate; at least 1."""
+    shape = next(shape for shape in SHAPES if _tile(shape, tile.depth) == tile)
+    return max(1, int(shape.step_latency(tile.depth) / shape.step_share(tile.depth)))
 
 
 def choose(problem: Problem, features: Features) -> tuple[Tile, int]:
