@@ -205,6 +205,12 @@ DIVIDED_SUMS: dict[str, tuple[Build, list[dict[str, int]]]] = {
 CONVOLUTIONS: dict[str, Build] = {
     "conv2d": lambda b, x, n, m: _conv(b, x(n, 3, m, 9), x(4, 3, 3, 3), x(4), padding=[1, 1, 1, 1]).relu(),
     "conv2d of images": lambda b, x, n, m: _conv(b, x(1, 3, m, n), x(10, 3, 3, 3), padding=[1, 1, 1, 1]),
+    "conv2d of images with an epilogue": lambda b, x, n, m: (
+        _conv(b, x(1, 3, m, n), x(10, 3, 3, 3), x(10), padding=[1, 1, 1, 1]).sigmoid() * x(1, 10, m, n)
+    ),
+    "conv2d of batches with an epilogue": lambda b, x, n, m: (
+        _conv(b, x(3, 16, n, m), x(8, 16, 1, 1), x(8)).sigmoid() + x(3, 8, n, m)
+    ),
     "conv2d of batches": lambda b, x, n, m: _conv(b, x(n, 16, 5, 5), weights(b, x, 12, 16, 2, 2), strides=[2, 1]),
     "conv2d in nhwc": lambda b, x, n, m: _conv(b, x(n, m, 6, 8), x(12, 3, 3, 8), x(12), padding=[1, 1, 0, 2], **_NHWC),
     "conv2d with dilations": lambda b, x, n, m: _conv(

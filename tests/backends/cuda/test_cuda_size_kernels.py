@@ -200,6 +200,17 @@ def test_parts_of_sums_fill_whole_waves(context: ow.MLContext, channels: int, fi
         assert prod(partial[1]) <= INFO.units, partial
 
 
+def test_columns_are_computed_before_one_is_stored(context: ow.MLContext) -> None:
+    """With a bias and a sigmoid: loads behind a store to an array that may overlap wait for it."""
+    graph = build(
+        context,
+        lambda b, x, n, m: b.conv2d(x(1, 16, n, m), weights(b, x, 8, 16, 1, 1), bias=x(8)).sigmoid(),
+        "float32",
+    )
+    text = kernels_of(_version_at(graph, {"n": 10, "m": 10}))[-1].source
+    assert text.rindex("= finish(") < text.index("result[at")
+
+
 DIVIDING: dict[str, Build] = {
     "windows": lambda b, x, n, m: b.conv2d(x(n, 16, m, m), weights(b, x, 32, 16, 3, 3), padding=[1, 1, 1, 1]),
     "groups": lambda b, x, n, m: b.conv2d(x(n, 16, m, m), weights(b, x, 16, 1, 3, 3), groups=16),

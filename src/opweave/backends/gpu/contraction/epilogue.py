@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from ....core.sizes import Dimension, is_same_shape, is_same_size
+from ....core.sizes import Dimension, Size, is_same_shape, is_same_size
 from ....expr import ir
 from ....expr.gpu import Block, Buffer, Features, GpuKernel, GpuModule, kernels
 from ....expr.gpu.dialect import BufferBinding, DialectFunction, KernelEntry, Part
@@ -165,6 +165,8 @@ def _put(
         ]
         return [function(f"put{suffix}", parameters, lines)]
     exists = problem.exists("stack", "row", "column", numbers)
+    if vectors and isinstance(problem.columns, Size) and not exists:
+        return [function(f"put{suffix}", parameters, _store_columns(problem, writer, sums, suffix, numbers))]
     lines = statement(
         f"if (row < {rows} && column < {columns}{f' && {exists}' if exists else ''})",
         [
@@ -178,6 +180,28 @@ def _put(
         return [one]
     calls = [f"{name}(stack, row, {plus('column', k)}, {_of(sums, f'.{c}')});" for k, c in enumerate("xyzw")]
     return [one, function(f"put{suffix}", parameters, calls)]
+
+
+def _store_columns(
+    problem: Problem, writer: ElementWriter, sums: Sequence[str], suffix: str, numbers: KernelNumbers
+) -> list[str]:
+    """The statements that store four columns of a row one by one, for a number of columns that has a name.
+
+    All values are computed before the first one is stored: compilers move no loads across stores to arrays that may overlap,
+    so that four functions with loads of their own would run one behind the other.
+    """
+    rows, columns = numbers.unsigned(problem.rows), numbers.unsigned(problem.columns)
+    lines = [*return_if(f"row >= {rows} || column >= {columns}")]
+    for k, c in enumerate("xyzw"):
+        # Columns beyond the last one load what the last one loads.
+        column = f"min({plus('column', k)}, {columns} - 1u)" if k else "column"
+        at = problem.flat_index("stack", "row", f"column_{k}", numbers)
+        lines += [f"let column_{k} = {column};", f"let at_{k} = {at};"]
+        lines.append(f"let value_{k} = finish{suffix}({_of(sums, f'.{c}')}, at_{k}, stack, row, column_{k});")
+    for k in range(4):
+        store = writer.store(f"at_{k}", f"value_{k}")
+        lines += statement(f"if ({plus('column', k)} < {columns})", [store]) if k else [store]
+    return lines
 
 
 def _of(sums: Sequence[str], part: str = "") -> str:
