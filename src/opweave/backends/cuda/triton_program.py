@@ -101,14 +101,14 @@ def _compile(source: str, options: Mapping[str, int], folder: Path) -> dict[str,
     vars(module)["STARTS_EARLY"] = tl.constexpr(options["starts_early"])
     kernel = module.opweave_kernel
     count = options["arguments"]
-    # "=i32" is a number, "=i32:16" a multiple of 16; others are elements of arrays.
+    # "=i32" is a number, "=i32:4" a multiple of 4; others are elements of arrays, whose addresses are multiples of 16.
     types = [module.TYPES[name] for name in kernel.arg_names]
     texts = [type[1:].partition(":")[0] if type.startswith("=") else f"*{type}" for type in types]
     signature = dict(zip(kernel.arg_names, texts, strict=True))
     if len(signature) != count:
         raise ValueError(f"the kernel must take {count} arguments, it takes {len(signature)}")
-    multiples = [number for number, type in enumerate(types) if not type.startswith("=") or type.endswith(":16")]
-    aligned = {(number,): [["tt.divisibility", 16]] for number in multiples}
+    multiples = (int(type.partition(":")[2] or 1) if type.startswith("=") else 16 for type in types)
+    aligned = {(number,): [["tt.divisibility", multiple]] for number, multiple in enumerate(multiples) if multiple > 1}
     target = GPUTarget("cuda", options["architecture"], 32)
     stages = options["num_stages"]
     while True:

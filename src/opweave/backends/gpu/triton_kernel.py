@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from ...core.sizes import Dimension, Size, is_multiple
 from ...expr.gpu import Buffer, GpuKernel, TensorCores
-from ...expr.gpu.triton import ALIGNED_SIZE, SIZE, source_of, type_of
+from ...expr.gpu.triton import SIZE, SIZE_MULTIPLES, source_of, type_of
 
 
 class TritonNumbers:
@@ -57,7 +57,9 @@ def triton_kernel(
     `sizes` have the names of their parameters, which follow the arguments. `is_multiple` tells whether a size is a multiple.
     """
     types = {name: type_of(buffer.desc) for name, buffer in arguments.items()}
-    types |= {name: ALIGNED_SIZE if is_multiple(size, 16) else SIZE for size, name in sizes.items()}
+    for size, name in sizes.items():
+        multiple = next((number for number in SIZE_MULTIPLES if is_multiple(size, number)), None)
+        types[name] = SIZE if multiple is None else f"{SIZE}:{multiple}"
     return GpuKernel(
         title,
         source_of(comment, types, library, lines),

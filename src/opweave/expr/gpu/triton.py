@@ -33,10 +33,11 @@ TYPES: dict[str, str] = {
 """Names of types in signatures, of elements that a kernel reads or writes. Expressions read no bfloat16."""
 
 SIZE = "=i32"
-"""The type of a parameter for a size, which is no pointer."""
+"""The type of a parameter for a size, which is no pointer. `=i32:4` is a multiple of 4."""
 
-ALIGNED_SIZE = "=i32:16"
-"""The type of a parameter for a size that is a multiple of 16: Triton vectorises loads if it knows that of strides."""
+SIZE_MULTIPLES = (16, 8, 4)
+"""Multiples in types of sizes: Triton vectorises loads and stores if it knows that strides are multiples. A vector has at most
+8 elements of float16, or 4 of float32; 16 is what Triton itself tells of arguments."""
 
 _COMPUTED: dict[Type, str] = {
     **dict.fromkeys(("float32", "float16"), "float32"),
