@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from threading import local
 from typing import Any
 
 import numpy as np
 
 from ...memory.arrays import owner_of
+from ...support.processors import processors
 
 Predicate = Callable[..., bool]
 """Whether something holds for the elements of an array."""
@@ -64,6 +68,45 @@ class GpuConstant:
     def owner(self) -> np.ndarray:
         """The array that owns the memory of `source`, whose views are short-lived."""
         return owner_of(self.source)
+
+
+SMALL_BYTES, LARGE_BYTES = 2**22, 2**26
+"""Constants of fewer bytes in total are made by one thread; a constant of more bytes is made by several. Estimates."""
+
+AHEAD_BYTES = 2**28
+"""Bytes of the constants that threads make ahead of the caller, who uploads them. An estimate."""
+
+_thread = local()
+
+
+def is_beside_others() -> bool:
+    """Whether this thread makes constants beside others, so that it needs no further threads."""
+    return getattr(_thread, "is_beside_others", False)
+
+
+def _join_others() -> None:
+    _thread.is_beside_others = True
+
+
+def make_each(constants: Sequence[GpuConstant]) -> Iterator[np.ndarray]:
+    """Yield the elements of constants in order. Threads make the next ones while the caller uploads."""
+    count = min(processors(), len(constants))
+    if count < 2 or sum(constant.source.nbytes for constant in constants) < SMALL_BYTES:
+        yield from (constant.make() for constant in constants)
+        return
+    with ThreadPoolExecutor(count, "opweave-constants", _join_others) as pool:
+        pending: deque[tuple[Callable[[], np.ndarray], int]] = deque()
+        ahead = 0
+        for constant in constants:
+            size = constant.source.nbytes
+            while pending and ahead + size > AHEAD_BYTES:
+                result, made = pending.popleft()
+                yield result()
+                ahead -= made
+            pending.append((constant.make if size > LARGE_BYTES else pool.submit(constant.make).result, size))
+            ahead += size
+        while pending:
+            yield pending.popleft()[0]()
 
 
 def _identity(source: np.ndarray) -> np.ndarray:

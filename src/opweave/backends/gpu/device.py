@@ -15,7 +15,7 @@ from ...core.graph import Desc
 from ...memory.spaces import DeviceSpace
 from ...support.errors import InvalidStateError
 from .arrays import DeviceArray
-from .constants import GpuConstant
+from .constants import GpuConstant, make_each
 
 
 class Calls:
@@ -138,14 +138,17 @@ class GpuDevice(DeviceSpace):
         """Raise `ValidationError` for a user's memory that is known to be freed."""
         return
 
-    def upload(self, constant: GpuConstant) -> Any:
-        """Return the buffer of a constant, uploaded on first use; graphs share the buffers of equal constants."""
-        key = constant.key
+    def upload(self, constants: Sequence[GpuConstant]) -> list[Any]:
+        """Return the buffers of constants, uploaded on first use; graphs share the buffers of equal constants."""
+        keys = [constant.key for constant in constants]
         with self._lock:
-            cached = self.uploaded.get(key)
-        if cached is not None:
-            return cached
-        array = constant.make()
+            buffers = {key: buffer for key in keys if (buffer := self.uploaded.get(key)) is not None}
+        fresh = {key: constant for key, constant in zip(keys, constants, strict=True) if key not in buffers}
+        for (key, constant), array in zip(fresh.items(), make_each([*fresh.values()]), strict=True):
+            buffers[key] = self._upload(key, constant, array)
+        return [buffers[key] for key in keys]
+
+    def _upload(self, key: Hashable, constant: GpuConstant, array: np.ndarray) -> Any:
         buffer = self.buffer(array.nbytes, "a constant")
         self.write_buffer(buffer, array, "a constant to the device")
         with self._lock:

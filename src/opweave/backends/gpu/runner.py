@@ -114,7 +114,8 @@ class GpuKernelRunner(Runner, Generic[Bound]):
 
     def _upload(self, places: Iterable[Buffer]) -> dict[Buffer, DeviceArray]:
         values = {place: place.value for place in places if place.value is not None}
-        return {place: DeviceArray(place.desc, self.engine.upload(value)) for place, value in values.items()}
+        buffers = self.engine.upload([*values.values()])
+        return {place: DeviceArray(place.desc, buffer) for place, buffer in zip(values, buffers, strict=True)}
 
     def _plan_intermediates(self) -> None:
         """Plan the memory of intermediates, and tell the arenas which buffers it needs."""

@@ -11,13 +11,14 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from ....support.processors import processors
-from ..constants import GpuConstant
+from ..constants import GpuConstant, is_beside_others
 from .problem import strided_view
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ MIN_FAR_BYTES = 2**10
 
 BLOCK = (128, 1024)
 """Elements of a transposed block, along the last axis of the result and along the contiguous axis of the source. Measured with
-matrices of 2048 x 8192 and 768 x 3072."""
+matrices of 2048 x 8192 and 768 x 3072. Blocks with fewer elements along these axes have more along others."""
 
 PADDING_BYTES = 64
 """Padding between the lines of a block: lines at a power-of-two stride would compete for the same cache sets."""
@@ -82,10 +83,12 @@ def copy(target: np.ndarray, source: np.ndarray) -> None:
     else:
         blocks = _blocks(source.shape, far)
         count = max(1, len(blocks) * PIECE_BYTES // max(1, source.nbytes))
+        # Once for all blocks: moving an axis takes as long as transposing a small block.
+        lines, columns = np.moveaxis(source, far, -1), np.moveaxis(target, far, -1)
 
         def transpose(first: int) -> None:
             for block in blocks[first : first + count]:
-                _transpose(target[block], source[block], far)
+                _transpose(columns[block], lines[block])
 
         _map_pieces(transpose, range(0, len(blocks), count))
 
@@ -132,17 +135,21 @@ def in_parts(constant: GpuConstant, kept: Callable[[np.ndarray], np.ndarray]) ->
     The constant's `compute` must return a new array each time.
     """
     # Entries hold their source, so that no other array gets its id.
-    parts: dict[tuple[str, int], tuple[np.ndarray, np.ndarray]] = {}
+    entries: dict[int, tuple[np.ndarray, Lock, dict[str, np.ndarray]]] = {}
 
     def part(name: str, source: np.ndarray) -> np.ndarray:
-        if (name, id(source)) not in parts:
-            whole = constant.compute(source)
-            rest = split(whole, kept)
-            parts["kept", id(source)], parts["rest", id(source)] = (source, whole), (source, rest)
-        return parts.pop((name, id(source)))[1]
+        _, lock, parts = entries.setdefault(id(source), (source, Lock(), {}))
+        with lock:  # another thread may make the other part
+            if name not in parts:
+                parts["kept"] = constant.compute(source)
+                parts["rest"] = split(parts["kept"], kept)
+            array = parts.pop(name)
+            if not parts:
+                entries.pop(id(source), None)
+        return array
 
     one, other = (
-        replace(constant, compute=partial(part, name), how=(*constant.how, in_parts, kept, name))
+        replace(constant, compute=partial(part, name), how=(*constant.how, in_parts, (kept, name)))
         for name in ("kept", "rest")
     )
     return one, other
@@ -158,23 +165,25 @@ def _far_axis(source: np.ndarray) -> int | None:
     return axes[0] if axes else None
 
 
-def _transpose(target: np.ndarray, source: np.ndarray, far: int) -> None:
+def _transpose(target: np.ndarray, lines: np.ndarray) -> None:
     """Copy a block in two steps: copy its lines, then transpose within the cache."""
-    lines = np.moveaxis(source, far, -1)
     *outer, count = lines.shape
-    block = np.empty((*outer, count + PADDING_BYTES // source.itemsize), source.dtype)[..., :count]
+    block = np.empty((*outer, count + PADDING_BYTES // lines.itemsize), lines.dtype)[..., :count]
     np.copyto(block, lines)
-    np.copyto(target, np.moveaxis(block, -1, far))
+    np.copyto(target, block)
 
 
 def _blocks(shape: Sequence[int], far: int) -> list[tuple[slice, ...]]:
+    """Blocks of an array whose axis `far` was moved to the end."""
     cuts = [[slice(None)] for _ in shape]
     for axis, size in zip((-1, far), BLOCK, strict=True):
         cuts[axis] = [slice(start, start + size) for start in range(0, shape[axis], size)]
-    # Other axes (stacks and taps) are cut into single positions, so that a block has two dimensions.
-    for axis, count in enumerate(shape[:-1]):
+    room = max(1, prod(BLOCK) // (min(shape[-1], BLOCK[0]) * min(shape[far], BLOCK[1])))
+    for axis in reversed(range(len(shape) - 1)):
         if axis != far:
-            cuts[axis] = [slice(k, k + 1) for k in range(count)]
+            cuts[axis] = [slice(start, start + room) for start in range(0, shape[axis], room)]
+            room = max(1, room // max(1, shape[axis]))
+    cuts.append(cuts.pop(far))
     return list(product(*cuts))
 
 
@@ -187,8 +196,8 @@ def _pieces(array: np.ndarray, size: int) -> list[slice]:
 
 
 def _map_pieces(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
-    """Call a function for each piece, with threads if there are several."""
-    count = min(processors(), len(pieces))
+    """Call a function for each piece, with threads if there are several, and no other thread makes constants."""
+    count = 1 if is_beside_others() else min(processors(), len(pieces))
     if count < 2:
         return [function(piece) for piece in pieces]
     with ThreadPoolExecutor(count) as pool:
