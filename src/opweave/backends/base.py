@@ -115,6 +115,10 @@ class Runner(ABC):
         """Return functions that export compiled parts that no cache has. Runners that share a part have the same function."""
         return ()
 
+    def saved_parts(self) -> Mapping[tuple[str, str], bytes]:
+        """Return parts for a saved graph that no cache has, by key and kind. A loaded graph is a layer of `disk_cache`."""
+        return {}
+
     def is_left(self, nodes: Sequence[Node]) -> bool:
         """Whether the engine runs the nodes of one operation on the CPU because the device cannot run them."""
         return False
@@ -457,6 +461,14 @@ class Backend(RuleTable, ABC):
     def why_not(self, node: Node) -> str | None:
         """Return why the back end cannot run `node`; empty if it can; None if the decomposition of `node` may run."""
         return "" if self.supports(node) else None
+
+    def saved_refusals(self, graph: Graph) -> dict[Node, str | None]:
+        """Return the results of `why_not` that a saved graph has for the nodes of a graph; empty if it has none."""
+        return {}
+
+    def refusals_part(self, graph: Graph, refusals: Mapping[Node, str | None]) -> dict[tuple[str, str], bytes]:
+        """Return the part of a saved graph that `saved_refusals` reads, by key and kind; empty if there is none."""
+        return {}
 
     def how(self, node: Node) -> How | None:
         """Return how the back end or its stand-in would run `node`; None if neither can."""

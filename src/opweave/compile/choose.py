@@ -38,6 +38,7 @@ class Chooser:
     Args:
         host: the host's back end; `backend` itself if that runs on the host.
         stand_in: the host's back end for what `host` cannot run in any way; None if there is none.
+        refusals: results of `Backend.why_not` for nodes, which gets new ones.
         type_stand_ins: the host's back ends for data types beyond the specification that `host` lacks, in order.
         fallback: whether the host runs operations that the device lacks, or they are errors.
     """
@@ -50,7 +51,9 @@ class Chooser:
         stand_in: Backend | None,
         fallback: Literal["auto", "error"],
         type_stand_ins: Sequence[Backend] = (),
+        refusals: dict[Node, str | None] | None = None,
     ) -> None:
+        self.refusals = {} if refusals is None else refusals
         self._type_stand_ins = type_stand_ins
         self._backend, self._device, self._host, self._stand_in = backend, device, host, stand_in
         self._fallback = fallback
@@ -66,7 +69,7 @@ class Chooser:
         if backend is self._host:
             yield from self._host_candidates(node)
             return
-        reason = backend.why_not(node)
+        reason = self._refusal(node)
         yield Implementation(backend.name, "" if reason == "" else reason or "there is no kernel")
         obstacle = "" if reason is None else "its parts would have the same data types"
         if may_widen(node, backend):
@@ -141,7 +144,12 @@ class Chooser:
         """The reason why the device cannot run a node; empty if it can run the node or its parts."""
         if node.op.bodies or (self._backend is not self._host and may_widen(node, self._backend)):
             return ""
-        return "" if self._kinds.get(node) == self._backend.name else self._backend.why_not(node) or ""
+        return "" if self._kinds.get(node) == self._backend.name else self._refusal(node) or ""
+
+    def _refusal(self, node: Node) -> str | None:
+        if node not in self.refusals:
+            self.refusals[node] = self._backend.why_not(node)
+        return self.refusals[node]
 
     def kinds(self, nodes: Iterable[Node]) -> dict[Node, Hashable]:
         """The kind of each node."""

@@ -139,6 +139,9 @@ def _compile_for(
         from .constants import fold_constants
 
         legal, origin = fold_constants(legal, origin)
+    graphs = [*{item.nodes: item for item in (chosen.full, legal, graph)}.values()]
+    for other in graphs[1:]:
+        chooser.refusals |= backend.saved_refusals(other)
     fused: set[Node] = set()
     if fuse and choice.fuse and any(node.op.recurrence is not None for node in legal.nodes):
         from .recurrence_fusion import FUSED, fuse_recurrences  # most graphs do without its imports
@@ -216,7 +219,14 @@ def _compile_for(
     placements = _placements(graph, reasons, legal, origin, compiled, host_device, unrun)
     program = Program(legal, origin, compiled, placements, backend.space, input_ranges(graph), choice.reason)
     program.untried = choice.untried
+    program.refusals_parts = partial(_refusals_parts, backend, graphs, chooser.refusals)
     return program
+
+
+def _refusals_parts(
+    backend: Backend, graphs: Sequence[Graph], refusals: Mapping[Node, str | None]
+) -> dict[tuple[str, str], bytes]:
+    return {key: part for graph in graphs for key, part in backend.refusals_part(graph, refusals).items()}
 
 
 def _runs_in_steps(chooser: Chooser, backend: Backend, node: Node) -> bool:
@@ -245,6 +255,7 @@ class _ChosenNodes:
     Attributes:
         host: the back end on the host.
         engines: the back ends that may run parts, and their devices, by name.
+        full: the graph whose nodes are chosen first.
         legal: the graph in which something runs each node; `origin` has the user's node of each of its nodes.
         absorbed: the user's nodes that `narrow` removed, with remarks.
     """
@@ -252,6 +263,7 @@ class _ChosenNodes:
     host: Backend
     engines: Mapping[Hashable, tuple[Backend, str]]
     chooser: Chooser
+    full: Graph
     legal: Graph
     origin: Mapping[Node, Node]
     absorbed: Mapping[Node, str]
@@ -287,7 +299,7 @@ def _choose_for(
         from .real_parts import read_real_parts  # brings composites along
 
         full, sources = read_real_parts(full, sources)
-    chooser = Chooser(backend, device, host, stand_in, fallback, others)
+    chooser = Chooser(backend, device, host, stand_in, fallback, others, backend.saved_refusals(full))
     legal, origin = full, sources
     if any(chooser.kind(node) is None for node in full.nodes):
         legal, parents = legalise(
@@ -297,7 +309,7 @@ def _choose_for(
             decomposition_of=chooser.decomposition_of,
         )
         origin = {node: sources[parent] for node, parent in parents.items()}
-    return _ChosenNodes(host, engines, chooser, legal, origin, absorbed)
+    return _ChosenNodes(host, engines, chooser, full, legal, origin, absorbed)
 
 
 def nodes_on_host(graph: Graph, backend: Backend, device: str) -> dict[Node, str]:

@@ -41,6 +41,7 @@ class Program:
 
     Attributes:
         untried: the engines that are expected to be faster and are not verified, with the reasons.
+        refusals_parts: returns the parts of a saved graph with what the back end cannot run (`Backend.refusals_part`).
         operands: the operand of each value, inputs first.
         outputs: index into `operands` for each output.
         symbolic: for operands of a program for certain sizes, those with names, which its nodes have.
@@ -60,6 +61,7 @@ class Program:
         self.choice = choice
         self.untried: Mapping[str, str] = {}
         self.symbolic: Mapping[Operand, Operand] = {}
+        self.refusals_parts: Callable[[], dict[tuple[str, str], bytes]] = dict
         self.graph, self.origin, self.placements, self.space = graph, origin, placements, space
         self._ranges = ranges
         numbers = {operand: number for number, operand in enumerate(graph.inputs.values())}
@@ -268,6 +270,14 @@ class Program:
     def cache_keys(self) -> set[tuple[str, str]]:
         """Key and kind of the files in the cache on disk with code that was compiled for the program."""
         return {key for step in self.steps if step.part is not None for key in step.part.runner.cache_keys()}
+
+    def saved_parts(self) -> dict[tuple[str, str], bytes]:
+        """Parts for a saved graph that no cache has, by key and kind."""
+        parts = self.refusals_parts()
+        for step in self.steps:
+            if step.part is not None:
+                parts |= step.part.runner.saved_parts()
+        return parts
 
     def exporters(self) -> list[Callable[[], Exported]]:
         """Functions that export compiled parts that no cache has; see `Runner.exporters`."""

@@ -27,7 +27,7 @@ from .graphs import (
     encode_hints,
     encode_rules,
 )
-from .parts import FileParts, add_exported, add_parts, seal
+from .parts import FileParts, add_contents, add_exported, add_parts, seal
 from .values import Damaged
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def writer_of(graph: MLGraph, key: str = "", is_exported: bool = False) -> Conta
     text = json.dumps(manifest, separators=(",", ":"), allow_nan=False).encode()
     writer.add(MANIFEST, "uint8", (len(text),), text)
     add_parts(writer, {key for program in state.programs for key in program.cache_keys()})
+    add_contents(writer, {key: part for program in state.programs for key, part in program.saved_parts().items()})
     if key:
         content = key.encode()
         writer.add(KEY, "uint8", (len(content),), content)

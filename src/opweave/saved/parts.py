@@ -8,8 +8,8 @@ and is not found: the graph has everything to compile it again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..backends.exports import COMPILED, OPTIMISED, REPLACED
 from ..context.graph_state import GraphState
@@ -35,6 +35,9 @@ DIGEST, AUTHENTICATION = "opweave.digest", "opweave.authentication"
 NATIVE = ("o", "cubin")
 """Kinds of files in the cache on disk that are native code."""
 
+PLANNED = ("plan",)
+"""Kinds of parts that say which kernels run: as trusted as native code."""
+
 EXPORTED = (COMPILED, OPTIMISED, REPLACED)
 """Kinds of parts that engines export; only `layout="device"` writes them."""
 
@@ -51,6 +54,12 @@ def add_parts(writer: ContainerWriter, keys: Iterable[tuple[str, str]]) -> None:
     for key, kind in sorted(keys):
         if kind in NATIVE and (data := disk_cache.load(key, kind)) is not None:
             writer.add(f"{PART}{key}.{kind}", "uint8", (len(data),), data)
+
+
+def add_contents(writer: ContainerWriter, parts: Mapping[tuple[str, str], bytes]) -> None:
+    """Add compiled parts that no cache has, by key and kind."""
+    for (key, kind), content in sorted(parts.items()):
+        writer.add(f"{PART}{key}.{kind}", "uint8", (len(content),), content)
 
 
 def add_exported(writer: ContainerWriter, exports: Iterable[Exported]) -> list[str]:
@@ -112,7 +121,9 @@ class FileParts:
         self._digest = digest_of_file([container.header, *contents.values()])
         if container.section(DIGEST).tobytes() != self._digest:
             raise DataError(f"{container.path}: it is damaged: its digest is another one")
-        names = re.compile(rf"{re.escape(PART)}(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join((*NATIVE, *EXPORTED))})")
+        names = re.compile(
+            rf"{re.escape(PART)}(runtime-)?[0-9a-f]{{32,64}}\.({'|'.join((*NATIVE, *PLANNED, *EXPORTED))})"
+        )
         self._names = {name.removeprefix(PART) for name in container.names if names.fullmatch(name)}
         self.is_trusted = trusted or (bool(self._names) and self._is_own())
         # The bytes that were checked: the file behind the mapping may change afterwards.

@@ -90,6 +90,10 @@ class CudaBackend(GpuBackend):
         tiles = self.engine.tiles
         return tiles.measure(contraction) if self.measures else tiles.find(contraction) or super().tile(contraction)
 
+    def tiles_in_use(self) -> str:
+        assert self.engine is not None
+        return "measured now" if self.measures else self.engine.tiles.digest()
+
     def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
         from ..gpu.shared_operand import may_be_merged
 

@@ -129,6 +129,14 @@ class MeasuredTiles:
             row = self._kept.get(_key(contraction))
         return None if row is None else (TensorTile(*row[:5]), row[5])
 
+    def digest(self) -> str:
+        """Identify all measured tiles; empty if there are none."""
+        with self._lock:
+            if self._kept is None:
+                self._kept = self._load()
+            text = json.dumps(self._kept, sort_keys=True) if self._kept else ""
+        return hashlib.sha256(text.encode()).hexdigest() if text else ""
+
     def measure(self, contraction: Contraction) -> tuple[TensorTile, int]:
         """Return the fastest tile and its number of splits, and measure them unless they were measured before."""
         cached = self.find(contraction)

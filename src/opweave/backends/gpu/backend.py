@@ -7,13 +7,13 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ...core.dtypes import ANY, WIDENED, DataType
-from ...core.graph import Node
+from ...core.graph import Graph, Node
 from ...memory.spaces import ABSENT
 from .. import Backend
 from .table import gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ...core.operation import Op
     from ...expr.gpu import Features, GpuKernel
@@ -50,6 +50,10 @@ class GpuBackend(Backend):
 
         return by_table(contraction)
 
+    def tiles_in_use(self) -> str:
+        """Identify the tiles that `tile` takes from measurements; empty if there are none."""
+        return ""
+
     def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:
         """Start to compile kernels while the graph is scheduled. The caller holds the result until all are scheduled."""
         return []
@@ -63,6 +67,16 @@ class GpuBackend(Backend):
         from .forms import refusal_of
 
         return refusal_of(node, self, self.features)
+
+    def saved_refusals(self, graph: Graph) -> dict[Node, str | None]:
+        from .plan_keys import saved_refusals
+
+        return saved_refusals(graph, self)
+
+    def refusals_part(self, graph: Graph, refusals: Mapping[Node, str | None]) -> dict[tuple[str, str], bytes]:
+        from .plan_keys import refusals_part
+
+        return refusals_part(graph, self, refusals)
 
     def supports(self, node: Node) -> bool:
         return self.why_not(node) == ""

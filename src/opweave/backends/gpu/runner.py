@@ -22,7 +22,7 @@ from .arrays import DeviceArray
 from .backend import GpuBackend
 from .device import GpuDevice
 from .forms import is_users_kernel
-from .schedule import Schedule
+from .plans import plan_part, step_plan
 from .steps import Buffer, KernelStep
 
 Bound = TypeVar("Bound")
@@ -49,7 +49,8 @@ class GpuKernelRunner(Runner, Generic[Bound]):
 
     def __init__(self, graph: Graph, backend: GpuBackend, engine: GpuDevice) -> None:
         self.backend, self.engine = backend, engine
-        schedule = Schedule(graph, backend, backend.features)
+        schedule = step_plan(graph, backend)
+        self._graph, self._schedule = graph, schedule
         self.steps: list[KernelStep] = schedule.steps
         self._unrounded = schedule.unrounded
         self.updates = _updates(self.steps)
@@ -97,6 +98,9 @@ class GpuKernelRunner(Runner, Generic[Bound]):
 
     def has_kernels_of(self, other: Runner) -> bool:
         return isinstance(other, GpuKernelRunner) and _kernels_of(self) == _kernels_of(other)
+
+    def saved_parts(self) -> Mapping[tuple[str, str], bytes]:
+        return plan_part(self._graph, self.backend, self._schedule)
 
     def share_memory(self, other: Runner) -> None:
         if isinstance(other, GpuKernelRunner) and other.engine is self.engine:

@@ -24,6 +24,7 @@ from ...kernels.expression import descs_of, in_data_type
 from ...ops.constants import computed
 from ...ops.formulas import reshape_array
 from ...ops.movement import concat, reshape
+from ...support.digests import SMALL_BYTES
 from .. import NumbersNeededError
 from ..size_input import SizeInput
 from .backend import GpuBackend
@@ -56,6 +57,7 @@ class Schedule:
     Attributes:
         begun: results of `GpuBackend.begin`.
         unrounded: nodes whose float16 result another node reads unrounded.
+        computes_large: whether constants were computed from constants of more than `SMALL_BYTES`.
     """
 
     def __init__(self, graph: Graph, backend: GpuBackend, features: Features) -> None:
@@ -81,6 +83,8 @@ class Schedule:
         self.steps = prefetch_matrices(steps, features)
         self.unrounded |= unrounded
         self.begun = self._kernels.begun
+        sources = (source for sources in self._kernels.computed.values() for source in sources)
+        self.computes_large = any(source.desc.byte_length > SMALL_BYTES for source in sources)
 
     def _read_steps(self) -> list[KernelStep]:
         """The steps whose results are read: a graph may use only some results of an operation.

@@ -1,0 +1,115 @@
+"""Keys of the plans of graphs in saved graphs, and what a device refuses to run, which is saved beside a plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from ... import __version__
+from ...core.graph import Graph, Node, Operand
+from ...core.graph_digest import digest_graph
+from ...memory.shared_constants import keys_of_shared
+from ...support import disk_cache
+from ...support.digests import SMALL_BYTES, digest
+from .forms import is_users_kernel
+
+if TYPE_CHECKING:
+    from .backend import GpuBackend
+
+T = TypeVar("T")
+
+KIND = "plan"
+"""Kind of the parts."""
+
+ROOMS = ("core", "expr", "ops", "kernels", "composites", "backends/gpu", "backends/cuda")
+"""Folders with the sources that decide what is scheduled."""
+
+PACKAGE = __name__.partition(".")[0]
+
+
+class NoPlanError(Exception):
+    """Steps that a plan cannot have; or a plan that is damaged, or does not fit the constants of the graph."""
+
+
+def key_of(graph: Graph, backend: GpuBackend) -> str:
+    """The key of the plan of a graph; empty if its plan depends on more than the key can have."""
+    if graph.has_names or keys_of_shared() is not None or not all(_is_own(node, backend) for node in graph.nodes):
+        return ""
+
+    def contents_of(operand: Operand) -> bytes:
+        array = operand.value
+        return array.tobytes() if array.nbytes <= SMALL_BYTES else b""
+
+    features = replace(backend.features, dialect=None)  # type: ignore[arg-type]
+    tiles = backend.tiles_in_use()
+    parts = _sources(), backend.name, backend.precision, features, tiles, [node.label for node in graph.nodes]
+    return digest(f"{parts} {digest_graph(graph, contents_of)}".encode()).hexdigest()
+
+
+def _is_own(node: Node, backend: GpuBackend) -> bool:
+    """Whether Opweave itself has the operation of a node, and its kernels."""
+    op, module = node.op, sys.modules.get(node.op.__module__)
+    is_named = module is not None and getattr(module, op.__qualname__, None) is op
+    return is_named and op.__module__.startswith(f"{PACKAGE}.") and not op.bodies and not is_users_kernel(node, backend)
+
+
+@cache
+def _sources() -> str:
+    """A digest of the version, and of names, sizes and times of the sources in `ROOMS`. Reading them would take 10 ms."""
+    package, files = Path(__file__).parents[2], list[str]()
+    folders = [f"{package}/{room}" for room in ROOMS]
+    while folders:
+        for entry in os.scandir(folder := folders.pop()):
+            if entry.is_dir():
+                folders.append(f"{folder}/{entry.name}")
+            elif entry.name.endswith(".py"):
+                status = entry.stat()
+                files.append(f"{folder.removeprefix(str(package))}/{entry.name} {status.st_size} {status.st_mtime_ns}")
+    return digest(f"{__version__} {sorted(files)}".encode()).hexdigest()
+
+
+def saved_refusals(graph: Graph, backend: GpuBackend) -> dict[Node, str | None]:
+    """The results of `GpuBackend.why_not` for the nodes of a saved graph; empty if it has none."""
+    if disk_cache.has_layers(KIND) and (key := key_of(graph, backend)):
+        data = disk_cache.load(_key_of_refusals(key), KIND)
+        answers = None if data is None else decoded(lambda: {graph.nodes[k]: answer for k, answer in json.loads(data)})
+        if answers is not None:
+            return answers
+    return {}
+
+
+def refusals_part(
+    graph: Graph, backend: GpuBackend, refusals: Mapping[Node, str | None]
+) -> dict[tuple[str, str], bytes]:
+    """The part from which `saved_refusals` reads: at most one."""
+    answers = [(number, refusals[node]) for number, node in enumerate(graph.nodes) if node in refusals]
+    key = key_of(graph, backend) if answers else ""
+    return {(_key_of_refusals(key), KIND): json.dumps(answers).encode()} if key else {}
+
+
+def _key_of_refusals(key: str) -> str:
+    return digest(f"refusals {key}".encode()).hexdigest()
+
+
+def decoded(decode: Callable[[], T]) -> T | None:
+    """The result of decoding; None for damaged data."""
+    try:
+        return decode()
+    except (
+        NoPlanError,
+        zlib.error,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ):
+        return None
