@@ -55,9 +55,11 @@ def key_of(graph: Graph, backend: GpuBackend) -> str:
 
 def _is_own(node: Node, backend: GpuBackend) -> bool:
     """Whether Opweave itself has the operation of a node, and its kernels."""
-    op, module = node.op, sys.modules.get(node.op.__module__)
+    op, module, rule = node.op, sys.modules.get(node.op.__module__), backend.rule(node)
+    homes = [op.__module__, *([] if rule is None else [rule.function.__module__])]
     is_named = module is not None and getattr(module, op.__qualname__, None) is op
-    return is_named and op.__module__.startswith(f"{PACKAGE}.") and not op.bodies and not is_users_kernel(node, backend)
+    is_own = is_named and all(home.startswith(f"{PACKAGE}.") for home in homes)
+    return is_own and not op.bodies and not is_users_kernel(node, backend)
 
 
 @cache
