@@ -24,7 +24,7 @@ import typer
 from .budgets import CUDA_START_UP, SAVED_SIZE
 from .measure import in_process, script
 from .page import DOCS, Table, versions, yes
-from .record import Record
+from .record import Record, resumed
 
 RECORD = DOCS / "benchmarks-cuda-startup.json"
 
@@ -103,7 +103,7 @@ def main(
     only: Annotated[str, typer.Option(help="A part of the titles of networks. Default: all.")] = "",
     device: Annotated[str, typer.Option(help="A name of `opweave devices`.")] = "cuda",
 ) -> None:
-    """Measure starts of networks with CUDA, and write the page."""
+    """Measure starts of networks with CUDA, and write the page; what was measured before on the same device is kept."""
     from .gpu_page import write
 
     if render is not None:
@@ -112,15 +112,18 @@ def main(
         return
     import opweave as ow
 
-    record: Record[Row] = Record(
-        versions("opweave", "cuda-bindings", "triton", "torch"), ow.ml.create_context(device=device).device.description
-    )
-    for title in (*NETWORKS, LANGUAGE):
+    description = ow.ml.create_context(device=device).device.description
+    record = resumed(keep, Row, description, versions("opweave", "cuda-bindings", "triton", "torch"))
+    titles = (*NETWORKS, LANGUAGE)
+    for title in titles:
         if only.lower() not in title.lower():
             continue
         with TemporaryDirectory(prefix="opweave-startup-") as folder:
-            record.rows.append(_measured(title, device, folder))
-        print(record.rows[-1], flush=True)
+            row = _measured(title, device, folder)
+        record.rows = sorted(
+            [row, *(each for each in record.rows if each.name != title)], key=lambda each: titles.index(each.name)
+        )
+        print(row, flush=True)
         record.write(keep)
     if keep == RECORD:
         write()

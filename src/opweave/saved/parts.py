@@ -8,8 +8,8 @@ and is not found: the graph has everything to compile it again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from ..backends.exports import COMPILED, OPTIMISED, REPLACED
 from ..context.graph_state import GraphState
