@@ -84,7 +84,7 @@ class Row:
 def section(record: Record[Row]) -> str:
     """The part of the page about GPUs, in Markdown."""
     rows = []
-    for row in record.rows:
+    for row in sorted(record.rows, key=lambda row: row.device):
         numbers = [
             f"{row.first:.2f} s",
             f"{row.new:.1f} ms",

@@ -442,7 +442,8 @@ def test_deep_sums_of_few_elements_are_divided() -> None:
 def test_larger_sizes_have_fewer_parts_if_partial_sums_are_large(columns: int, parts: list[int]) -> None:
     problem, n = problem_of(matmul((480, 480), (480, 480))), ow.Size("n")
     with Guards({"n": columns}).deciding():
-        formula = parts_for(replace(problem, columns=n), Tile(128, 128, 16, 8, 8), 8, 132)
+        formula = parts_for(replace(problem, columns=n), Tile(128, 128, 16, 8, 8), 8, replace(GRAPHICS, units=132))
+    assert isinstance(formula, ow.Size)
     assert [formula.at({"n": factor * columns // 4}) for factor in (4, 6, 10)] == parts
 
 
