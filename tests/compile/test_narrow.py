@@ -437,7 +437,7 @@ def test_models_check_computed_indices(place: int, data_type: str) -> None:
     numbers, scale, zero = quantised(data_type, (4096, 32), (4096, 1))
     table = real((numbers, scale, zero)).astype("float32")
     double = [helper.make_node("Add", ["i", "i"], ["twice"]), helper.make_node("Sub", ["twice", "i"], ["places"])]
-    lookup = helper.make_node("Gather", ["w", "places"], ["y"])
+    lookup = helper.make_node("Gather", ["w", "places"], ["y"], name="the lookup")
     widen = helper.make_node("DequantizeLinear", ["q", "s", "z"], ["w"], axis=1, block_size=32)
     inputs, places = {"i": ["n", 2]}, np.int64([[3, -4096], [4095, 0]])
     model = model_of([widen, *double, lookup], inputs, {"q": numbers, "s": scale, "z": zero})

@@ -177,7 +177,8 @@ class _NarrowModel:
         checked = _node("Gather", [places, indices], output + self._mark + "/checked", node, axis=0)
         attributes = {**rows.sizes, "gather_axis": 0, "quantize_axis": 1}
         operands = [flat, checked.output[0], *others]
-        return [checked, _node("GatherBlockQuantized", operands, output, node, MICROSOFT, **attributes)]
+        # Two nodes of one name are an error; the first one has the name of the node, since it refuses indices.
+        return [checked, _node("GatherBlockQuantized", operands, output, None, MICROSOFT, **attributes)]
 
     def _dequantised_rows(self, node: Any, input: str, table: QuantizedConstant) -> list[Any]:
         """Pick rows of bytes, and dequantise them with a scale for each column."""
