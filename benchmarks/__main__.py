@@ -38,7 +38,7 @@ OTHERS = {
     "cuda_models": "ONNX models from packages with CUDA beside ONNX Runtime; writes docs/benchmarks-gpu.md",
     "cuda_networks": "architectures with CUDA beside torch.compile; writes docs/benchmarks-gpu.md",
     "cuda_recurrences": "selective scans and linear attention with CUDA beside PyTorch; writes docs/benchmarks-gpu.md",
-    "cuda_startup": "fresh processes that load a network with CUDA; writes docs/benchmarks-gpu.md",
+    "cuda_startup": "loading and first calls with CUDA in fresh processes; writes docs/benchmarks-gpu.md",
     "cuda_tune": "tiles of CUDA's tensor cores; writes the table that they are chosen by, beside cuBLAS and cuDNN",
     "engines": "the engine that is chosen for models beside both engines; writes docs/engines.md",
     "gpu_sizes": "models with dynamic dimensions on a GPU, at new sizes; writes docs/benchmarks-gpu.md",

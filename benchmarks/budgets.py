@@ -189,21 +189,21 @@ LANGUAGE = {
     },
     "WebGPU": {"token": Budget(2.6, "ms")},
 }
-"""On an H200: a language model of 1.1 billion weights of 4 bits, by precision with CUDA, or with WebGPU: a token at a length
-of 2,048, the first token of a prompt of 64 and of 1,024, and seconds to build."""
+"""On an H200: a language model of 1.1 billion weights of 4 bits, with CUDA by precision, and with WebGPU. The limits are for a
+token at a length of 2,048, the first token of prompts of 64 and 1,024, and the build."""
 
 CUDA_START_UP = {
     "ResNet-50": Budget(250, "ms"),
     "DenseNet-121": Budget(400, "ms"),
     "Llama, 1.1 billion weights in Q4_0": Budget(500, "ms"),
 }
-"""On an H200 with CUDA: loading a network and its first call in a fresh process, beyond imports and the context."""
+"""On an H200 with CUDA: loading a network and its first call in a fresh process, without imports and the context."""
 
 SAVED_SIZE = 1.1
-"""The size of a saved graph, as a multiple of its weights'."""
+"""Largest size of a saved graph, as a multiple of the size of its weights."""
 
 MEMORY_OF_LANGUAGE = 1.5
-"""Of the same: memory of the device as a multiple of the file and the cache."""
+"""For the language model with CUDA: memory of the device, as a multiple of the file and the cache."""
 
 CONTRACTIONS = Budget(1.1)
 """On an H200 with CUDA: the geometric mean of the ratios of contractions to PyTorch, for each precision."""

@@ -1,10 +1,10 @@
-"""Fresh processes that load a network for CUDA, and run it once: from a saved graph, or from a GGUF file.
+"""Starts with CUDA: fresh processes that load a saved graph or a GGUF file, and run the network once.
 
     python -m benchmarks cuda_startup                        # writes docs/benchmarks-gpu.md
     python -m benchmarks cuda_startup --render results.json  # writes the page of a file
 
-Needs the extra cuda, and torch and torchvision. The graphs were saved by another process. Kernels of the language model come
-from the cache on disk, where another process has put them.
+Needs the extra cuda, and torch and torchvision. Another process saves the graphs, and fills the cache on disk from which the
+language model gets its kernels.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ ROOM = 2048
 """Tokens in the cache of the language model."""
 
 TURNS = 5
-"""How many processes load each file."""
+"""Number of processes that load each file."""
 
 SECONDS = 400
-"""How long one process may take."""
+"""Time limit of one process."""
 
 
 @dataclass
 class Row:
-    """Milliseconds of phases, as medians of all processes.
+    """The start of a network; times are milliseconds, as medians of all processes.
 
     Attributes:
         context: to create the context.
         load: to load the graph, or to build the decoder.
         call: of the first call, or the first token.
-        compiled: how many kernels were compiled; the largest number.
-        size: bytes of the file, as a multiple of those of the weights; 0 if it is not Opweave's.
+        compiled: the largest number of kernels that a process compiled.
+        size: the size of the file, as a multiple of the size of the weights; 0 for a file that is no saved graph.
         is_equal: whether results are those of the process that saved the graph, bit for bit.
     """
 
@@ -88,10 +88,10 @@ def section(record: Record[Row]) -> str:
 
 Written by `python -m benchmarks cuda_startup`: {record.device}; {record.machine}.
 
-Medians of {TURNS} fresh processes. Networks are loaded from saved graphs, whose size is a multiple of that of the weights
-(limit {SAVED_SIZE:g}x); the language model is built from its GGUF file, with kernels from the cache on disk. "Compiled" is
-the number of kernels that a process compiled (limit 0). Results are those of the process that saved the graph, bit for bit.
-The last column names the limits that are exceeded, or says yes.
+Medians of {TURNS} fresh processes. Networks are loaded from saved graphs; the language model is built from its GGUF file, with
+kernels from the cache on disk. "Compiled" is the largest number of kernels that a process compiled (limit 0), and "file" the
+size of the saved graph as a multiple of the size of its weights (limit {SAVED_SIZE:g}x). Results must equal those of the
+process that wrote the file, bit for bit. The last column names the limits that are exceeded, or says yes.
 
 {Table(head, rows, right=range(1, 5))}
 """
@@ -103,7 +103,7 @@ def main(
     only: Annotated[str, typer.Option(help="A part of the titles of networks. Default: all.")] = "",
     device: Annotated[str, typer.Option(help="A name of `opweave devices`.")] = "cuda",
 ) -> None:
-    """Measure starts of networks with CUDA, and write the page; what was measured before on the same device is kept."""
+    """Measure starts of networks with CUDA, and write the page. Earlier rows of the same device and versions are kept."""
     from .gpu_page import write
 
     if render is not None:
@@ -130,14 +130,15 @@ def main(
 
 
 def _measured(title: str, device: str, folder: str) -> Row:
-    """The row of a network; another process makes its file first."""
+    """Save a network in one process, load it in others, and return its row."""
     extra = {"OPWEAVE_CACHE": f"{folder}/cache"}
 
     def step(name: str) -> dict[str, Any]:
         return in_process("benchmarks.cuda_startup", name, title, device, folder, timeout=SECONDS, extra=extra)
 
     saved = step("save")
-    turns = [step("load") for _ in range(TURNS + 1)][1:]  # the first one compiles bytecode
+    # The first process also compiles bytecode.
+    turns = [step("load") for _ in range(TURNS + 1)][1:]
     context, load, call = (median(turn[phase] for turn in turns) for phase in ("context", "load", "call"))
     compiled = max(turn["compiled"] for turn in turns)
     return Row(title, context, load, call, compiled, saved["size"], all(turn["is_equal"] for turn in turns))

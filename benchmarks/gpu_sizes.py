@@ -317,7 +317,7 @@ def main(
     ]
     if not chosen:
         raise typer.BadParameter(f"there is no model {', '.join(only or [])}")
-    # A GPU has one record, which begins with CUDA's description where it has CUDA.
+    # All devices of a GPU share one record, under CUDA's description if CUDA is available.
     lent = {each.name for each in ow.devices() if each.available}
     description = ow.ml.create_context(device="cuda" if "cuda" in lent else devices[0]).device.description
     record = resumed(keep, Row, description, versions("opweave", "cuda-bindings", "triton", "wgpu"))

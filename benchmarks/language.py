@@ -4,7 +4,7 @@
     python -m benchmarks language --render results.json  # writes the page of a file
 
 Needs the extras cuda and gpu, and torch and transformers. The file, Llama in Q4_0 with random weights, is made by
-`tools/make_llama.py`. Each precision, WebGPU, and PyTorch in bfloat16 have a process of their own.
+`tools/make_llama.py`. Each row is measured in its own process: CUDA by precision, WebGPU, and PyTorch in bfloat16.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONTEXTS = {
     "float32": ("cuda", "float32", "float32"),
     "WebGPU": ("gpu", "float32", "float16"),
 }
-"""The device, the precision, and the data type of the cache of each row of Opweave."""
+"""Device, precision and data type of the cache for each of Opweave's rows."""
 
 ROOM, SHORT, LONG, STEPS = 2048, 64, 1024, 60
 """Tokens in the cache; of the prompts; and decoded ones, the last that fit into the cache."""
@@ -48,10 +48,10 @@ SECONDS = 400
 
 @dataclass
 class Row:
-    """The model in one precision, in PyTorch or Opweave.
+    """The model in Opweave, with CUDA in one precision or with WebGPU, or in PyTorch.
 
     Attributes:
-        name: the precision with CUDA; "WebGPU", or "PyTorch".
+        name: the precision for CUDA, otherwise "WebGPU" or "PyTorch".
         token: milliseconds a token at the end of the cache; the median.
         short: milliseconds to the first token of a short prompt.
         long: of a long prompt.
@@ -70,11 +70,11 @@ class Row:
 
     @property
     def has_memory_limit(self) -> bool:
-        """Whether memory is limited: with CUDA."""
+        """Whether `MEMORY_OF_LANGUAGE` applies: for rows with CUDA."""
         return CONTEXTS.get(self.name, ("",))[0] == "cuda"
 
     def faults(self) -> list[str]:
-        """Which limits it exceeds."""
+        """The limits that are exceeded."""
         limits = LANGUAGE.get(self.name, {})
         names = [name for name, limit in limits.items() if not limit.holds(ours=getattr(self, name))]
         if self.has_memory_limit and self.memory > MEMORY_OF_LANGUAGE * self.least:
@@ -104,17 +104,17 @@ def section(record: Record[Row]) -> str:
         texts += [f"memory <= {MEMORY_OF_LANGUAGE:g}x"] if row.has_memory_limit else []
         holds = ", ".join(row.faults()) or (yes(True) if limits else "")
         rows.append([row.name, *numbers, "; ".join(texts), holds])
-    return f"""## A language model with CUDA
+    return f"""## A language model
 
 Written by `python -m benchmarks language`: {record.device}; {record.machine}.
 
-Llama with 1.1 billion weights in Q4_0 ({ROOM:,} tokens of cache), whose matrices stay as they are in the file. A row is a
-precision with CUDA, or WebGPU with float32 arithmetic and a cache of float16. Beside them is the same network of
-Transformers in bfloat16 with a static cache, compiled by `torch.compile(mode="reduce-overhead")`. A token is one of the
-last {STEPS} that fit into the cache, chosen by its logits on the device; only its number is read. The time of a prompt
-ends with its first token. Builds are without kernels from the cache on disk, memory is that of the device beyond CUDA's
-own context. PyTorch uses no CUDA graphs here, since the cache counts its tokens in a tensor that the compiled step
-writes. The last column names the limits that are exceeded, or says yes.
+Llama with 1.1 billion weights in Q4_0 ({ROOM:,} tokens of cache), whose matrices stay quantised as in the file. The rows are
+CUDA in two precisions; WebGPU, which computes in float32 with a cache in float16; and the same network of Transformers in
+bfloat16 with a static cache, compiled by `torch.compile(mode="reduce-overhead")`. A token is one of the last {STEPS} that
+fit into the cache; it is chosen by its logits on the device, and only its number is read. The time of a prompt ends with
+its first token. Builds find no kernels in the cache on disk. Memory is that of the device without CUDA's own context.
+PyTorch uses no CUDA graphs here, since the cache counts its tokens in a tensor that the compiled step writes. The last
+column names the limits that are exceeded, or says yes.
 
 {Table(head, rows, right=range(1, 7))}
 """
@@ -126,7 +126,7 @@ def main(
     model: Annotated[Path | None, typer.Option(help="A GGUF file. Default: one that is made.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="A precision, WebGPU or PyTorch. Default: all.")] = None,
 ) -> None:
-    """Measure the model, and write the page; rows that were measured before on the same device are kept."""
+    """Measure the model, and write the page. Earlier rows of the same device and versions are kept."""
     from .gpu_page import write
 
     if render is not None:
@@ -201,7 +201,7 @@ def times(step: Callable[[int], object], count: int) -> float:
 
 
 def decoder_of(name: str, path: str, sampler: Any) -> Any:
-    """The decoder of a file, compiled for a row with a sampler."""
+    """The decoder of a file, with the context of a row; its graph and that of the sampler are compiled."""
     import opweave as ow
     from opweave.chat import GGUF, Decoder, Model
 

@@ -137,13 +137,13 @@ Row = Conversion | Compilation
 
 @dataclass
 class Quiet:
-    """Keeps modules that are compiled at the same time from being measured at the same time.
+    """Locks for a group of modules that are compiled concurrently, so that no two are measured at the same time.
 
-    First calls are measured one after the other, and later calls after all modules of the group are prepared.
+    First calls are timed one at a time. Later calls are, too, once all modules of the group are prepared.
 
     Attributes:
-        folder: of the group, for locks.
-        prepared: an event of `multiprocessing`, set when the module's later calls can be measured.
+        folder: the folder with the locks of the group.
+        prepared: an event of `multiprocessing`, set when the later calls of this module can be measured.
     """
 
     folder: Path
@@ -156,12 +156,12 @@ class Quiet:
 
     @property
     def calls(self) -> Path:
-        """The folder that is locked during later calls, and until all modules are prepared."""
+        """The folder that is locked until all modules are prepared, and then during the later calls of each module."""
         return self.folder / "calls"
 
 
 Job = Callable[[Quiet], dict[str, Any]]
-"""Makes the values of a row."""
+"""A function that measures a module, and returns the values of its row."""
 
 
 def row_of(**values: Any) -> Row:
@@ -285,8 +285,8 @@ session of ONNX Runtime, and its first call; in parentheses, the seconds |
     parts.append(
         """Calls are `torch.compile(module, backend="opweave")` and `torch.compile(module)`, with `mode="reduce-overhead"` on a
 GPU, under `torch.inference_mode()`, alternately; ratios are medians of pairs. Compiling is the first call, in a process that
-has compiled a small module before, with empty caches on disk. With `--jobs`, other modules are prepared during first calls,
-but none during later calls.
+has compiled a small module before, with empty caches on disk. With `--jobs`, other modules may be prepared while a first call
+is timed, but not while later calls are.
 """
     )
     return "\n".join(parts)
@@ -309,7 +309,7 @@ def main(
     times: Annotated[bool, typer.Option(help="Measure times, too.")] = True,
     turns: Annotated[int, typer.Option(min=1, help="How often a module is loaded in each way.")] = TURNS,
     pairs: Annotated[int, typer.Option(min=1, help="Pairs of turns of calls.")] = PAIRS,
-    jobs: Annotated[int, typer.Option(min=1, help="How many modules torch.compile compiles at the same time.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of modules that torch.compile compiles at a time.")] = 1,
     minutes: Annotated[float, typer.Option(help="Begin no module after so many minutes.")] = float("inf"),
     again: Annotated[bool, typer.Option(help="Measure also what the file already has.")] = False,
     keep: Annotated[Path | None, typer.Option("--json", help="Where rows are kept, after each module.")] = None,
@@ -357,14 +357,14 @@ def key_of(row: Row) -> str:
 
 
 def _groups(keys: Sequence[str], jobs: int) -> list[list[str]]:
-    """Rows that are made at the same time: conversions alone, and so many compilations."""
+    """Groups of rows that are measured together: each conversion alone, and up to `jobs` compilations."""
     conversions = [[key] for key in keys if "/" not in key]
     compilations = [key for key in keys if "/" in key]
     return conversions + [compilations[start : start + jobs] for start in range(0, len(compilations), jobs)]
 
 
 def _measured(group: Mapping[str, Job]) -> dict[str, Future[dict[str, Any]]]:
-    """The values of rows that are made at the same time."""
+    """Run the jobs of a group concurrently, and return their completed futures."""
     with TemporaryDirectory(prefix="opweave-torch-") as folder, ThreadPoolExecutor(len(group)) as pool:
         waits = {key: Quiet(Path(folder), _forks().Event()) for key in group}
         for quiet in waits.values():
@@ -378,7 +378,7 @@ def _measured(group: Mapping[str, Job]) -> dict[str, Future[dict[str, Any]]]:
 
 
 def _prepared_or_ended(job: Job, quiet: Quiet) -> dict[str, Any]:
-    """The values of a row, for which nobody waits after its end."""
+    """Run a job. The group must not wait for a job that ends or fails without later calls, so it counts as prepared."""
     try:
         return job(quiet)
     finally:
@@ -386,7 +386,7 @@ def _prepared_or_ended(job: Job, quiet: Quiet) -> dict[str, Any]:
 
 
 def _jobs(device: str, only: Sequence[str] | None, part: str, times: bool, turns: int, pairs: int) -> dict[str, Job]:
-    """What makes the values of each row, by the row's name."""
+    """The job of each row, by the key of the row."""
     modules = script("torch_modules").MODULES
     if unknown := set(only or ()) - set(modules):
         raise typer.BadParameter(f"there is no module {', '.join(sorted(unknown))}")

@@ -54,7 +54,7 @@ def test_overridable_initializers_with_and_without_values_alternate() -> None:
 
 @pytest.mark.parametrize("shape", [(), (4,)])
 def test_models_compiled_with_a_value_do_not_run_calls_without_it(shape: tuple[int, ...]) -> None:
-    """The new numbers of rows are those of no call before."""
+    """Calls with a new number of rows may not run a model that takes `w` as an input, unless they have a value for it."""
     model = scaling()
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.full(shape, 2, np.float32), "w"))
     model.graph.input[1].CopyFrom(helper.make_tensor_value_info("w", TensorProto.FLOAT, shape))

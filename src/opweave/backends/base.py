@@ -116,7 +116,7 @@ class Runner(ABC):
         return ()
 
     def saved_parts(self) -> Mapping[tuple[str, str], bytes]:
-        """Return parts for a saved graph that no cache has, by key and kind. A loaded graph is a layer of `disk_cache`."""
+        """Return parts for a saved graph that no cache has, by key and kind. `disk_cache` finds those of a loaded graph."""
         return {}
 
     def is_left(self, nodes: Sequence[Node]) -> bool:
@@ -463,7 +463,7 @@ class Backend(RuleTable, ABC):
         return "" if self.supports(node) else None
 
     def saved_refusals(self, graph: Graph) -> dict[Node, str | None]:
-        """Return the results of `why_not` that a saved graph has for the nodes of a graph; empty if it has none."""
+        """Return the results of `why_not` for nodes of `graph` from the file that is loaded; empty if there are none."""
         return {}
 
     def refusals_part(self, graph: Graph, refusals: Mapping[Node, str | None]) -> dict[tuple[str, str], bytes]:

@@ -261,8 +261,8 @@ class Decoder:
         GPUs choose kernels for the numbers of tokens that they see first: a whole chunk, a short prompt, and one token.
 
         Args:
-            sampler: a sampler for `choose` without `allowed`, whose graph is compiled beside that of the network. Default: the
-                graphs of samplers are compiled when they are new.
+            sampler: a sampler for `choose` without `allowed`; its graph is compiled beside the network. Default: none; graphs
+                of samplers are compiled at their first use.
         """
         if sampler is not None:
             with wait_at_first_use():

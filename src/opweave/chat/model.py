@@ -33,7 +33,7 @@ Matrix = tuple[dict[str, Any], int]
 """Arguments of the product with a matrix besides the input, and the number of copies of block means behind the input."""
 
 MAX_PACKING = 8
-"""Maximum number of matrices that are packed at a time: each takes up to three times its size. An estimate."""
+"""Maximum number of matrices that are packed at a time: packing takes up to three times the matrix's memory. An estimate."""
 
 CacheType = Literal["float32", "float16", "int8"]
 """The data type of cached keys and values; int8 has a scale for each vector."""

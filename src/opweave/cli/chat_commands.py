@@ -83,7 +83,7 @@ class ChatLines:
         vocabulary: its tokens.
         system: the system message.
         options: values by the names of `READERS`.
-        sampler: the sampler of these options for the first conversation, which `Decoder.build` has compiled.
+        sampler: a sampler with these options that `Decoder.build` has compiled. Default: a new one.
 
     Attributes:
         conversation: the current conversation.

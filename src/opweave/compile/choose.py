@@ -38,7 +38,7 @@ class Chooser:
     Args:
         host: the host's back end; `backend` itself if that runs on the host.
         stand_in: the host's back end for what `host` cannot run in any way; None if there is none.
-        refusals: results of `Backend.why_not` for nodes, which gets new ones.
+        refusals: cached results of `Backend.why_not` by node; new results are added.
         type_stand_ins: the host's back ends for data types beyond the specification that `host` lacks, in order.
         fallback: whether the host runs operations that the device lacks, or they are errors.
     """

@@ -255,7 +255,7 @@ class _ChosenNodes:
     Attributes:
         host: the back end on the host.
         engines: the back ends that may run parts, and their devices, by name.
-        full: the graph whose nodes are chosen first.
+        full: the graph from which `legalise` made `legal`.
         legal: the graph in which something runs each node; `origin` has the user's node of each of its nodes.
         absorbed: the user's nodes that `narrow` removed, with remarks.
     """

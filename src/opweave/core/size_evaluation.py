@@ -62,8 +62,8 @@ def function_of(sources: Sequence[str]) -> Callable[[Mapping[str, int]], tuple[i
 class SizesOfCall(dict[str, int]):
     """The sizes of a call by name, with the values of formulas and factors that were evaluated for them.
 
-    The formulas of a program share most of their factors, so that looking up numbers is faster than generated code. Sizes may
-    be added, but must not change.
+    The formulas of a program share most of their factors, so looking up values is faster than running generated code. Sizes
+    may be added, but must not change.
     """
 
     __slots__ = ("values_of",)

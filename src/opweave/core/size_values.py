@@ -36,7 +36,7 @@ def at(dimension: Dimension, sizes: Mapping[str, int]) -> int:
 def values_at(value: Any, sizes: Mapping[str, int]) -> Any:
     """An attribute or a shape, with the numbers for sizes by name."""
     if isinstance(value, tuple):
-        # Each new combination of sizes evaluates a thousand dimensions: calls take most of the time.
+        # A new combination of sizes evaluates about a thousand dimensions, and calls of this function take most of the time.
         return tuple(
             [
                 item if type(item) is int else item.at(sizes) if type(item) is Size else values_at(item, sizes)

@@ -481,7 +481,7 @@ def divide(dividend: Dimension, divisor: Dimension) -> Dimension:
 
 
 def _ratio(dividend: Size, divisor: Size) -> Dimension | None:
-    """The quotient if it is a single term, as (2 n + 2) / (n + 1) = 2; otherwise None."""
+    """The quotient of two sums if it is exact and a single term, as (2 n + 2) / (n + 1) = 2; otherwise None."""
     if len(dividend.terms) != len(divisor.terms):
         return None
     factors, coefficient = divisor.terms[0]

@@ -4,9 +4,9 @@ The step of a linear recurrence is h = a h + b, element by element, where a and 
 time together are one such step: first, all chunks compute their factor and their sum at the same time; then these are combined
 from chunk to chunk, which gives each chunk the state before its first step; last, all chunks run the steps.
 
-The factor of a chunk may leave the range of float32 although no state does. In the second part, 0 times a factor that
-overflowed is 0. An infinity times a factor that underflowed stays infinite, with the sign of the factor, which is computed
-alongside. Other states become infinite where a factor overflowed, also if later steps of the chunk would make them small.
+The factor of a chunk may leave the range of float32 although no state does. When chunks are combined, 0 times a factor that
+overflowed is 0. Infinity times a factor that underflowed stays infinite, with the sign of the factor, which is computed
+separately. Other states become infinite where a factor overflowed, even if later steps of the chunk would make them small.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _times(a: Expr, b: Expr | None) -> Expr:
 
 
 def _recurrence_of_factors(recurrence: Recurrence, forms: list[LinearForm]) -> Recurrence:
-    """The recurrence over the factors, the sums, and the signs of the factors, of all states."""
+    """The recurrence of the factors, sums and signs of factors of all states."""
     step, states = recurrence.step, recurrence.states
     descs = [source.desc for source in step.inputs[:states]]
     own = [Input(k, desc) for k, desc in enumerate(descs * 3)]

@@ -1,6 +1,7 @@
-"""Evaluate small arrays with sizes by NumPy: instructions are chosen once, and serve all sizes.
+"""Evaluate formulas with symbolic sizes by NumPy. The functions to call are chosen once, for all sizes.
 
-For arrays of a few thousand elements, `formula_at` and the plan of an `Evaluator` take ten times as long as NumPy.
+For arrays of a few thousand elements, `formula_at` and the preparation of an `Evaluator`, which each combination of sizes
+would need, take ten times as long as computing the elements.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .elements import Array
 from .ir import Bitcast, Call, Cast, Const, Expr, Formula, Index, Load, unify, walk
 
 Read: TypeAlias = Callable[..., Array]
-"""The rule of a number with a size, a variable or a load; its arguments are sizes by name, the inputs, and the operands."""
+"""The rule of a node that reads sizes or inputs: a size, a variable or a load. It takes sizes by name, inputs and operands."""
 
 
 class TableEvaluator:

@@ -332,7 +332,7 @@ class Frame:
         value = node.meta.get("val")
         leaves = [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
         if not leaves:
-            raise NotSupportedError(f"from_torch: {name} in {place}: {reason}, and its results are no tensors")
+            raise NotSupportedError(f"from_torch: {name} in {place}: {reason}, and no result is a tensor")
         data_types = [data_type_of(leaf.dtype, f"from_torch: a result of {name} in {place}") for leaf in leaves]
         shapes = [
             [own.names.size_of(size, f"from_torch: a size in {name}") for size in shape_of(leaf)] for leaf in leaves

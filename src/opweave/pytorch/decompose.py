@@ -21,7 +21,7 @@ from .registry import CONVERTERS
 def _defaults() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions. Each call of PyTorch's function takes as long as the decomposition of several operators."""
     rules = dict(torch.export.default_decompositions())
-    # The decomposition draws other numbers from the generator than the kernel.
+    # This decomposition draws other numbers from the generator than the kernel of eager PyTorch.
     del rules[torch.ops.aten.bernoulli.default]
     return rules
 

@@ -161,7 +161,7 @@ _OPERATORS = {
     "__ixor__": "bitwise_xor",
     "normal_": "normal_functional",
 }
-"""Operators that write to their first argument -> the operator that returns the result, where its name is another one."""
+"""Operators that write to their first argument -> operators that return the result, where it is not the name without "_"."""
 
 
 @cache
@@ -185,7 +185,7 @@ def functional(target: Any) -> Any:
 
 
 def defaults_of(target: Any, other: Any, count: int) -> dict[str, Any]:
-    """Defaults of an operator, behind `count` arguments, that its functional form lacks: the probability of `bernoulli_`."""
+    """Defaults of arguments after the first `count` that the functional form lacks, as the probability of `bernoulli_`."""
     pairs = zip(schema_of(target).arguments[count:], schema_of(other).arguments[count:], strict=False)
     return {a.name: a.default_value for a, b in pairs if a.has_default_value() and not b.has_default_value()}
 

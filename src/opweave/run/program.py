@@ -41,7 +41,7 @@ class Program:
 
     Attributes:
         untried: the engines that are expected to be faster and are not verified, with the reasons.
-        refusals_parts: returns the parts of a saved graph with what the back end cannot run (`Backend.refusals_part`).
+        refusals_parts: returns the parts for a saved graph with the nodes that the back end refuses (`Backend.refusals_part`).
         operands: the operand of each value, inputs first.
         outputs: index into `operands` for each output.
         symbolic: for operands of a program for certain sizes, those with names, which its nodes have.

@@ -1,4 +1,4 @@
-"""Compiled parts in a file: native code for processors and devices, by the keys of the cache on disk.
+"""Compiled parts in a file: native code and step plans for processors and devices, by the keys of the cache on disk.
 
 Code of a file runs only if the caller trusts the file, or if the file has an authentication code under the key of this user.
 Then compilers find the parts as if they were in the cache. A part for another processor, device or version has another key,
@@ -36,7 +36,7 @@ NATIVE = ("o", "cubin")
 """Kinds of files in the cache on disk that are native code."""
 
 PLANNED = ("plan",)
-"""Kinds of parts that say which kernels run: as trusted as native code."""
+"""Kinds of parts that say which kernels run. They have sources of kernels, and need as much trust as native code."""
 
 EXPORTED = (COMPILED, OPTIMISED, REPLACED)
 """Kinds of parts that engines export; only `layout="device"` writes them."""
@@ -57,7 +57,7 @@ def add_parts(writer: ContainerWriter, keys: Iterable[tuple[str, str]]) -> None:
 
 
 def add_contents(writer: ContainerWriter, parts: Mapping[tuple[str, str], bytes]) -> None:
-    """Add compiled parts that no cache has, by key and kind."""
+    """Add parts that no cache has, by key and kind."""
     for (key, kind), content in sorted(parts.items()):
         writer.add(f"{PART}{key}.{kind}", "uint8", (len(content),), content)
 

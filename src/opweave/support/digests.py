@@ -34,7 +34,7 @@ def digest(data: bytes = b"") -> blake2b:
 
 
 def digest_of_file(contents: Sequence[bytes]) -> bytes:
-    """A digest of the sections of a file, one after the other."""
+    """A digest of the concatenated sections of a file."""
     hasher: Any = digest()
     if sum(map(len, contents)) > LARGE_BYTES:
         from hashlib import sha256

@@ -1,4 +1,4 @@
-"""Saved graphs have the steps of their kernels: loading them neither traces nor schedules. Run by `make test-cuda`."""
+"""Step plans in saved graphs: loading such a graph neither traces nor schedules. Run by `make test-cuda`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def layers(b: ow.MLGraphBuilder) -> dict[str, ow.MLOperand]:
 
 
 def cache(b: ow.MLGraphBuilder) -> dict[str, ow.MLOperand]:
-    """An output that may be in the memory of an input, and a table of bytes."""
+    """An output that may alias an input, and a matrix of 8 bits."""
     past, new = b.input("past", "float32", [6, 32]), b.input("x", "float32", [1, 32])
     present = b.scatter_nd(past, b.constant(np.array([[2]], "int32")), new)
     numbers = b.constant(np.arange(32 * 32).reshape(32, 32).astype("uint8"))
@@ -78,7 +78,7 @@ def results(graph: ow.MLGraph) -> dict[str, bytes]:
 
 
 def steps_of(graph: ow.MLGraph) -> list[Any]:
-    """What runs, and all that `explain` and `profile` say about it."""
+    """The steps of a program, and all that `explain` and `profile` say about them."""
     (part,) = (step.part for step in program_of(graph).steps)
     runner: Any = part.runner  # type: ignore[union-attr]
     describe = runner.describe
@@ -122,7 +122,8 @@ def test_loaded_graph_has_the_steps_of_the_file(
     monkeypatch.setattr(forms, "refusal_of", counted)
     loaded = context_on(CpuDriver()).load(path)
     assert len(scheduled) == 1
-    assert {*traced} <= {"matmul_n_bits"}  # before the choice, to read narrow numbers
+    # Narrow matrices are recognised before kernels are chosen.
+    assert {*traced} <= {"matmul_n_bits"}
     assert steps_of(loaded) == steps_of(graph)
     assert results(loaded) == results(graph)
     loaded.save(again)

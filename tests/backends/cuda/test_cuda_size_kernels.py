@@ -183,7 +183,7 @@ def test_single_images_have_kernels_if_they_come_first(
 def test_triton_knows_that_pixels_are_aligned(
     context: ow.MLContext, height: int, width: int, stride: int, multiple: int
 ) -> None:
-    """It loads and stores 16 bytes at once then, as in the static kernel."""
+    """Triton then loads and stores 16 bytes at once, as in the static kernel."""
 
     def make(b: ow.MLGraphBuilder, x: Any, n: Any, m: Any) -> Any:
         return b.conv2d(
@@ -200,7 +200,7 @@ def test_triton_knows_that_pixels_are_aligned(
 @pytest.mark.skipif(not compiler.triton_version(), reason="needs the extra cuda: make test-cuda")
 @pytest.mark.parametrize(("channels", "first", "later"), [(64, 40, 48), (128, 20, 22)])
 def test_parts_of_sums_fill_whole_waves(context: ow.MLContext, channels: int, first: int, later: int) -> None:
-    """A few programs more than there are multiprocessors would take as long as twice as many."""
+    """A few programs more than multiprocessors would take as long as a whole second wave."""
     graph = build(
         context,
         lambda b, x, n, m: b.conv2d(x(1, channels, n, m), weights(b, x, 64, channels, 3, 3), padding=[1, 1, 1, 1]),
@@ -212,7 +212,7 @@ def test_parts_of_sums_fill_whole_waves(context: ow.MLContext, channels: int, fi
 
 
 def test_columns_are_computed_before_one_is_stored(context: ow.MLContext) -> None:
-    """With a bias and a sigmoid: loads behind a store to an array that may overlap wait for it."""
+    """Loads of a bias, and a sigmoid, would wait for a preceding store to an array that may alias."""
     graph = build(
         context,
         lambda b, x, n, m: b.conv2d(x(1, 16, n, m), weights(b, x, 8, 16, 1, 1), bias=x(8)).sigmoid(),

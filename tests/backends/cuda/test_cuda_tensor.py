@@ -605,7 +605,7 @@ def test_tile_choice_grows_with_problem(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("function", "warps"), [("sigmoid", 8), ("neg", 4)])
 def test_long_epilogues_have_few_elements_a_thread(function: str, warps: int) -> None:
-    """Of the tiles that are about as fast, since Triton repeats an epilogue for each element of a thread."""
+    """Triton unrolls an epilogue for each element of a thread; a tile with fewer elements is about as fast."""
     features = replace(HOPPER, tensor_cores=TensorCores("float16", 227 << 10))
     a, b = Input(0, Desc("float16", (640, 2048))), Input(1, Desc("float16", (8192, 2048)))
     problem, result = product(View.of(a), View.of(b), b_transpose=True), Input(2, Desc("float32", (640, 8192)))

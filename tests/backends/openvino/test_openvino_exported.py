@@ -26,7 +26,8 @@ CONTEXT = ow.ml.create_context(device="cpu", backend="openvino")
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(exported, "MIN_GAIN", 0)  # small graphs take as long either way
+    # Small graphs compile about as fast as they are imported.
+    monkeypatch.setattr(exported, "MIN_GAIN", 0)
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def test_save_leaves_out_recurrent_networks(calls: list[str], tmp_path: Path) ->
 
 
 def test_save_leaves_out_models_that_compile_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large weight is hashed, and ordered again at the import; passes over many operations take long."""
+    """Importing hashes and reorders a large weight; compiling runs passes over many operations."""
     monkeypatch.undo()
     monkeypatch.setenv("OPWEAVE_CACHE", str(tmp_path / "cache"))
     builder = ow.MLGraphBuilder(CONTEXT)

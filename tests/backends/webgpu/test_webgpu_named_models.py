@@ -62,7 +62,7 @@ def test_images_of_all_sizes_have_one_program(lowered: list[Schedule]) -> None:
 
 
 def test_resized_images_are_read_by_the_next_kernel(lowered: list[Schedule]) -> None:
-    """The sizes of the image are sums, and twice as large behind it: no table has its positions."""
+    """The resize doubles sizes that are sums: positions are halved, without a table."""
     session, witness = session_of(
         "g (float[1, 2, height, width] x) => (float[a, b, c, d] y) {"
         "  p = MaxPool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x)"

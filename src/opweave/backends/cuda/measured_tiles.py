@@ -130,7 +130,7 @@ class MeasuredTiles:
         return None if row is None else (TensorTile(*row[:5]), row[5])
 
     def digest(self) -> str:
-        """Identify all measured tiles; empty if there are none."""
+        """A digest of all measured tiles; empty if there are none."""
         with self._lock:
             if self._kept is None:
                 self._kept = self._load()

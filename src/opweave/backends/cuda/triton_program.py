@@ -101,7 +101,7 @@ def _compile(source: str, options: Mapping[str, int], folder: Path) -> dict[str,
     vars(module)["STARTS_EARLY"] = tl.constexpr(options["starts_early"])
     kernel = module.opweave_kernel
     count = options["arguments"]
-    # "=i32" is a number, "=i32:4" a multiple of 4; others are elements of arrays, whose addresses are multiples of 16.
+    # "=i32" is a number, "=i32:4" a multiple of 4. Other types are those of arrays, whose addresses are multiples of 16.
     types = [module.TYPES[name] for name in kernel.arg_names]
     texts = [type[1:].partition(":")[0] if type.startswith("=") else f"*{type}" for type in types]
     signature = dict(zip(kernel.arg_names, texts, strict=True))

@@ -51,7 +51,7 @@ class GpuBackend(Backend):
         return by_table(contraction)
 
     def tiles_in_use(self) -> str:
-        """Identify the tiles that `tile` takes from measurements; empty if there are none."""
+        """A text that identifies the measured tiles from which `tile` chooses; empty if there are none."""
         return ""
 
     def begin(self, kernels: Sequence[GpuKernel]) -> list[Any]:

@@ -71,16 +71,17 @@ class GpuConstant:
 
 
 SMALL_BYTES, LARGE_BYTES = 2**22, 2**26
-"""Constants of fewer bytes in total are made by one thread; a constant of more bytes is made by several. Estimates."""
+"""Below `SMALL_BYTES` in total, constants are made by one thread. A constant above `LARGE_BYTES` is divided between threads.
+Estimates."""
 
 AHEAD_BYTES = 2**28
-"""Bytes of the constants that threads make ahead of the caller, who uploads them. An estimate."""
+"""Maximum bytes of constants that are made but not yet uploaded. An estimate."""
 
 _thread = local()
 
 
 def is_beside_others() -> bool:
-    """Whether this thread makes constants beside others, so that it needs no further threads."""
+    """Whether this thread is one of several that make constants, and must not start more."""
     return getattr(_thread, "is_beside_others", False)
 
 
@@ -89,7 +90,7 @@ def _join_others() -> None:
 
 
 def make_each(constants: Sequence[GpuConstant]) -> Iterator[np.ndarray]:
-    """Yield the elements of constants in order. Threads make the next ones while the caller uploads."""
+    """Yield the elements of each constant, in order. Threads make the following ones while the caller uploads."""
     count = min(processors(), len(constants))
     if count < 2 or sum(constant.source.nbytes for constant in constants) < SMALL_BYTES:
         yield from (constant.make() for constant in constants)

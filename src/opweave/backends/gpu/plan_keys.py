@@ -1,4 +1,4 @@
-"""Keys of the plans of graphs in saved graphs, and what a device refuses to run, which is saved beside a plan."""
+"""Keys of step plans in saved graphs, and saved refusals: the reasons why a device cannot run nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 KIND = "plan"
-"""Kind of the parts."""
+"""Kind of the parts of a saved graph that are plans and refusals."""
 
 ROOMS = ("core", "expr", "ops", "kernels", "composites", "backends/gpu", "backends/cuda")
 """Folders with the sources that decide what is scheduled."""
@@ -35,11 +35,11 @@ PACKAGE = __name__.partition(".")[0]
 
 
 class NoPlanError(Exception):
-    """Steps that a plan cannot have; or a plan that is damaged, or does not fit the constants of the graph."""
+    """A plan cannot express a step, is damaged, or does not fit the constants of the graph."""
 
 
 def key_of(graph: Graph, backend: GpuBackend) -> str:
-    """The key of the plan of a graph; empty if its plan depends on more than the key can have."""
+    """The key of the plan of a graph; empty if the plan depends on more than a key covers."""
     if graph.has_names or keys_of_shared() is not None or not all(_is_own(node, backend) for node in graph.nodes):
         return ""
 
@@ -54,7 +54,7 @@ def key_of(graph: Graph, backend: GpuBackend) -> str:
 
 
 def _is_own(node: Node, backend: GpuBackend) -> bool:
-    """Whether Opweave itself has the operation of a node, and its kernels."""
+    """Whether the operation of a node, its rule and its kernels are Opweave's, whose sources are in the key."""
     op, module, rule = node.op, sys.modules.get(node.op.__module__), backend.rule(node)
     homes = [op.__module__, *([] if rule is None else [rule.function.__module__])]
     is_named = module is not None and getattr(module, op.__qualname__, None) is op
@@ -64,7 +64,7 @@ def _is_own(node: Node, backend: GpuBackend) -> bool:
 
 @cache
 def _sources() -> str:
-    """A digest of the version, and of names, sizes and times of the sources in `ROOMS`. Reading them would take 10 ms."""
+    """A digest of the version, and of the names, sizes and times of the files in `ROOMS`: reading these would take 10 ms."""
     package, files = Path(__file__).parents[2], list[str]()
     folders = [f"{package}/{room}" for room in ROOMS]
     while folders:
@@ -78,7 +78,7 @@ def _sources() -> str:
 
 
 def saved_refusals(graph: Graph, backend: GpuBackend) -> dict[Node, str | None]:
-    """The results of `GpuBackend.why_not` for the nodes of a saved graph; empty if it has none."""
+    """Saved results of `GpuBackend.why_not` for the nodes of a graph; empty if there are none."""
     if disk_cache.has_layers(KIND) and (key := key_of(graph, backend)):
         data = disk_cache.load(_key_of_refusals(key), KIND)
         answers = None if data is None else decoded(lambda: {graph.nodes[k]: answer for k, answer in json.loads(data)})
@@ -90,7 +90,7 @@ def saved_refusals(graph: Graph, backend: GpuBackend) -> dict[Node, str | None]:
 def refusals_part(
     graph: Graph, backend: GpuBackend, refusals: Mapping[Node, str | None]
 ) -> dict[tuple[str, str], bytes]:
-    """The part from which `saved_refusals` reads: at most one."""
+    """The part that `saved_refusals` reads; empty if the graph has no key, or no refusals."""
     answers = [(number, refusals[node]) for number, node in enumerate(graph.nodes) if node in refusals]
     key = key_of(graph, backend) if answers else ""
     return {(_key_of_refusals(key), KIND): json.dumps(answers).encode()} if key else {}
@@ -101,7 +101,7 @@ def _key_of_refusals(key: str) -> str:
 
 
 def decoded(decode: Callable[[], T]) -> T | None:
-    """The result of decoding; None for damaged data."""
+    """The result of `decode`; None if the data are damaged, or do not fit."""
     try:
         return decode()
     except (

@@ -1,8 +1,9 @@
-"""Plans: the scheduled steps of a graph, as parts of a saved graph. Loading that graph neither traces nor schedules.
+"""Step plans: the scheduled steps of a graph, saved with the graph, so that loading neither traces nor schedules.
 
-A plan is used for the same graph, sources of Opweave, features of the device and measured tiles, which are in its key. Weights
-above `SMALL_BYTES` are not: a plan has the order of each constant, and the questions about the elements of constants that
-scheduling has asked, which must have the same answers. Graphs are scheduled in all other cases.
+The key of a plan has the graph, the sources of Opweave, the features of the device, and the measured tiles. It does not have
+the elements of weights above `digests.SMALL_BYTES`. A plan therefore says how each of its constants is computed from the
+graph's, and which questions scheduling asked about elements of constants: it is used only if the answers are the same. In all
+other cases the graph is scheduled.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from .plan_keys import KIND, NoPlanError, decoded, key_of
 from .steps import Buffer, KernelStep
 
 MAX_LITERAL_BYTES = 2**16
-"""Maximum bytes of a constant that the plan itself has."""
+"""Maximum bytes of a constant that is written into the plan, since it is in no constant of the graph. An estimate."""
 
 
 @dataclass(frozen=True, eq=False)
 class StepPlan:
     """The steps of a graph, with `unrounded` and `begun` as in `Schedule`.
 
-    `questions` are those that scheduling asked of constants. `may_be_saved` is False if the steps depend on more than these
-    and the key.
+    `questions` are those that scheduling asked about constants. `may_be_saved` is False if the steps depend on more than the
+    answers and the key.
     """
 
     steps: list[KernelStep]
@@ -49,12 +50,13 @@ class StepPlan:
 
 
 def step_plan(graph: Graph, backend: GpuBackend) -> StepPlan:
-    """The plan of a graph: that of a saved graph if it fits, else a new one."""
+    """The plan of a graph: the saved one if it fits, else a new one."""
     if disk_cache.has_layers(KIND) and (key := key_of(graph, backend)):
         data = disk_cache.load(key, KIND)
         if data is not None and (loaded := _load(data, graph)) is not None:
             return loaded
-    from .schedule import Schedule  # a plan of a saved graph needs none of its imports
+    # A saved plan needs none of these imports.
+    from .schedule import Schedule
 
     with asked_of() as questions:
         schedule = Schedule(graph, backend, backend.features)
@@ -66,7 +68,7 @@ def step_plan(graph: Graph, backend: GpuBackend) -> StepPlan:
 
 
 def plan_part(graph: Graph, backend: GpuBackend, plan: StepPlan) -> dict[tuple[str, str], bytes]:
-    """The part from which `step_plan` reads: at most one."""
+    """The part that `step_plan` reads; empty if the plan cannot be saved."""
     key = key_of(graph, backend) if plan.may_be_saved else ""
     if not key:
         return {}
@@ -78,7 +80,7 @@ def plan_part(graph: Graph, backend: GpuBackend, plan: StepPlan) -> dict[tuple[s
 
 
 class _NumberedEntries:
-    """Descriptions of objects in a list, and the number of each object by its key."""
+    """Entries of a JSON list, without duplicates: `of` returns the index of the entry for a key, and adds it if it is new."""
 
     def __init__(self) -> None:
         self.entries: list[Any] = []
@@ -94,7 +96,7 @@ class _NumberedEntries:
 
 
 class _PlanWriter:
-    """Writes the plan of a graph as JSON."""
+    """Encode the plan of a graph as values of JSON."""
 
     def __init__(self, graph: Graph) -> None:
         self._nodes = {node: number for number, node in enumerate(graph.nodes)}
@@ -156,7 +158,7 @@ class _PlanWriter:
         return self._constants.of(key, lambda: [self._source(source), [*map(_encode, constant.how)]])
 
     def _source(self, array: np.ndarray) -> list[Any]:
-        """The constant of the graph whose memory an array is in, and the offset; or the elements of the array."""
+        """Encode an array: as the number of a graph's constant and an offset in its memory, or by its elements."""
         start = array.ctypes.data
         for number, whole in enumerate(self._sources):
             offset = start - whole.ctypes.data
@@ -179,7 +181,7 @@ def _encode_desc(desc: Desc) -> list[Any]:
 
 
 def _encode(value: Any) -> Any:
-    """A function or an argument of `GpuConstant.then`."""
+    """Encode a function or an argument of `GpuConstant.then`."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, tuple):
@@ -192,7 +194,7 @@ def _encode(value: Any) -> Any:
 def _name_of(function: Callable[..., Any]) -> str:
     name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', function)}"
     if _function(name) is not function:
-        raise NoPlanError(f"{name} has another function")
+        raise NoPlanError(f"{name} is the name of another function")
     return name
 
 
@@ -214,7 +216,7 @@ def _load(data: bytes, graph: Graph) -> StepPlan | None:
 
 
 class _PlanReader:
-    """Reads the plan of a graph."""
+    """Decode the plan of a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self._nodes = graph.nodes
@@ -255,7 +257,7 @@ class _PlanReader:
         return tuple([self._nodes[number] for number in numbers])
 
     def _constant(self, source: list[Any], how: list[Any]) -> GpuConstant:
-        """A constant from a source, by functions and their arguments in turn. Parts of the same constant are made together."""
+        """Apply the functions of `how`, each before its arguments, to a source. One call of `in_parts` makes both parts."""
         key = json.dumps(source)
         array = self._arrays.get(key)
         if array is None:
@@ -286,7 +288,7 @@ class _PlanReader:
         if whole.dtype == dtype and list(whole.shape) == shape:
             return whole
         if not whole.flags.c_contiguous:
-            raise NoPlanError("constants of the graph have another order")
+            raise NoPlanError("a constant of the graph is not contiguous")
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         array: np.ndarray = whole.reshape(-1).view(np.uint8)[place : place + size].view(dtype).reshape(shape)
         return array

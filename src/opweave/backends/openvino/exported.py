@@ -1,9 +1,9 @@
 """Compiled models in saved graphs.
 
-The engine exports a compiled model with its weights. Importing it takes less time than compiling if the graph has many
-operations, and more if it has many weights, which are authenticated and reordered: both are measured before a model is
-written. Some models come back with other results, so the import is compared with the compiled model, too. The key of a model
-has all that the model is made from: the graph with the contents of its constants, the processor, and versions.
+The engine exports a compiled model with its weights. Importing a model is faster than compiling if the graph has many
+operations. It is slower if the graph has many weights, which are hashed and reordered. Therefore both are timed before a model
+is written. Some models give other results after the import, so the import is also compared with the compiled model. The key of
+a model covers the graph with the contents of its constants, the processor, and versions.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ RECURRENT = (recurrent.gru, recurrent.lstm)
 """Version 2026.4.1 exports constant weights of a GRU in the order of its kernels, and reorders them again at the import."""
 
 MIN_GAIN = 1.2
-"""Smallest quotient of the times of compiling and importing for which a file has the model. An estimate: a file with the model
-is twice as large, and is read from the disk."""
+"""Least time of compiling, as a multiple of the time of loading, for which the model is saved. An estimate: a file with the
+model is twice as large, and is read from the disk."""
 
 TURNS = 2
-"""Number of times that compiling and importing are timed, in turns; the shortest times count."""
+"""Number of times that compiling and loading are timed, alternately; the shortest times count."""
 
 
 def imported(key: str) -> tuple[Any, list[How], Mapping[str, Any], np.ndarray] | None:
@@ -64,7 +64,7 @@ def export(
     options: Mapping[str, Any],
     again: Callable[[], object],
 ) -> Exported:
-    """The compiled model of a graph, if importing it takes less time than `again`, which compiles the graph."""
+    """The compiled model of a graph, if `again`, which compiles the graph, takes `MIN_GAIN` times as long as loading it."""
     if not is_exportable(backend, graph):
         return Exported(reason="a rule or an attribute of a user has no name in a file")
     for node in graph.nodes:
@@ -89,7 +89,7 @@ def export(
 
 
 def _load(backend: OpenVino, graph: Graph, part: bytes) -> Any:
-    """Do what a process does that loads the part from a file: copy, check and import it."""
+    """Copy, check and import a part, as a process does that loads it from a file."""
     copy = np.frombuffer(part, np.uint8).tobytes()
     digest_of_file([copy])
     key_of(backend, graph)
@@ -98,7 +98,7 @@ def _load(backend: OpenVino, graph: Graph, part: bytes) -> Any:
 
 
 def _gain(compile: Callable[[], object], load: Callable[[], object]) -> float:
-    """The quotient of the processor times of two functions: other processes hardly change it."""
+    """The processor time of `compile`, as a multiple of that of `load`. Other processes hardly change processor times."""
     seconds: dict[Callable[[], object], float] = {}
     for _ in range(TURNS):
         for function in (compile, load):

@@ -178,7 +178,7 @@ class Dialect(DialectLibrary):
         return number
 
     def carried(self, value: str) -> str:
-        """The text of a loaded value that the next repetition of a loop uses; compilers must not move the load there."""
+        """The text of a value that is loaded for the next iteration of a loop; compilers must not sink the load into it."""
         return value
 
     def wide(self, index: str) -> str:

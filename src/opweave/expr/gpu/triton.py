@@ -33,11 +33,12 @@ TYPES: dict[str, str] = {
 """Names of types in signatures, of elements that a kernel reads or writes. Expressions read no bfloat16."""
 
 SIZE = "=i32"
-"""The type of a parameter for a size, which is no pointer. `=i32:4` is a multiple of 4."""
+"""The type of a parameter for a size, which is no pointer. `=i32:4` is the type of sizes that are multiples of 4."""
 
 SIZE_MULTIPLES = (16, 8, 4)
-"""Multiples in types of sizes: Triton vectorises loads and stores if it knows that strides are multiples. A vector has at most
-8 elements of float16, or 4 of float32; 16 is what Triton itself tells of arguments."""
+"""Divisors that the type of a size may declare, largest first: Triton vectorises loads and stores if it knows divisors of
+strides. A vector has at most 8 elements of float16, or 4 of float32. Triton itself specialises kernels for arguments that are
+multiples of 16."""
 
 _COMPUTED: dict[Type, str] = {
     **dict.fromkeys(("float32", "float16"), "float32"),

@@ -76,7 +76,8 @@ class NamedModel:
         return self.guards.ratio_to(self._sizes(shapes) or {})
 
     def _sizes(self, shapes: Shapes) -> dict[str, int] | None:
-        if shapes.keys() != self.shapes.keys():  # initializers that are inputs may be omitted
+        # A call may omit inputs that have an initializer.
+        if shapes.keys() != self.shapes.keys():
             return None
         pairs = []
         for name, shape in shapes.items():

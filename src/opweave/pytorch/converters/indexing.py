@@ -378,13 +378,13 @@ def _reduce(
     result = _combine(b, x, dim, index, new, _REDUCTIONS[reduce])
     if counts is None or reduce != "mean":
         return result
-    # Elements without updates are divided by 1. PyTorch rounds quotients of integers down.
+    # Elements without updates are divided by 1. PyTorch rounds means of integers down.
     rounding = None if is_float(x.data_type) else "floor"
     return divide(b, call, result, b.max(counts, as_type(b, 1, "int32")), rounding)
 
 
 def _neutral(reduce: str, data_type: DataType) -> float:
-    """The number that leaves every other number unchanged."""
+    """The identity element of a reduction."""
     if reduce in ("amax", "amin"):
         highest = inf if is_float(data_type) else INFO[data_type].highest
         lowest = -inf if is_float(data_type) else INFO[data_type].lowest

@@ -185,15 +185,15 @@ def _put(
 def _store_columns(
     problem: Problem, writer: ElementWriter, sums: Sequence[str], suffix: str, numbers: KernelNumbers
 ) -> list[str]:
-    """The statements that store four columns of a row one by one, for a number of columns that has a name.
+    """The statements that store four columns of a row separately, where the number of columns has a name.
 
-    All values are computed before the first one is stored: compilers move no loads across stores to arrays that may overlap,
-    so that four functions with loads of their own would run one behind the other.
+    All values are computed before the first store. Compilers move no load across a store to an array that may alias, so the
+    loads of each column would wait for the store of the preceding one.
     """
     rows, columns = numbers.unsigned(problem.rows), numbers.unsigned(problem.columns)
     lines = [*return_if(f"row >= {rows} || column >= {columns}")]
     for k, c in enumerate("xyzw"):
-        # Columns beyond the last one load what the last one loads.
+        # Columns are clamped: those beyond the last one repeat its loads, and are not stored.
         column = f"min({plus('column', k)}, {columns} - 1u)" if k else "column"
         at = problem.flat_index("stack", "row", f"column_{k}", numbers)
         lines += [f"let column_{k} = {column};", f"let at_{k} = {at};"]

@@ -402,7 +402,7 @@ def _are_halves(array: np.ndarray) -> bool:
 
 
 PART = 2**16
-"""Elements that are compared at once: larger intermediates would be new pages each time, which takes longer than comparing."""
+"""Elements that are compared at once. Larger temporaries are new pages each time: page faults take longer than comparing."""
 
 
 def _have_halves(bits: np.ndarray) -> bool:
@@ -411,7 +411,7 @@ def _have_halves(bits: np.ndarray) -> bool:
     size = bits & np.uint32(0x7FFFFFFF)
     if size.max() > LARGEST_HALF and np.any((size > LARGEST_HALF) & (size != INFINITY)):
         return False
-    # Zero becomes the largest number.
+    # Zero wraps around to the largest number, and passes.
     size -= np.uint32(1)
     return bool(size.min() >= LEAST_HALF - 1)
 

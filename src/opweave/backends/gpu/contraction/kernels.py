@@ -260,7 +260,7 @@ class Contraction:
 
 
 def _is_long(body: ir.Expr) -> bool:
-    """Whether a function of an epilogue takes tens of instructions."""
+    """Whether an epilogue calls a function that takes tens of instructions."""
     return any(isinstance(node, ir.Call) and node.name in DEAR for node in ir.walk(body))
 
 

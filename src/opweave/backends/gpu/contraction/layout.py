@@ -34,7 +34,7 @@ MIN_FAR_BYTES = 2**10
 
 BLOCK = (128, 1024)
 """Elements of a transposed block, along the last axis of the result and along the contiguous axis of the source. Measured with
-matrices of 2048 x 8192 and 768 x 3072. Blocks with fewer elements along these axes have more along others."""
+matrices of 2048 x 8192 and 768 x 3072. A block that is shorter along these axes is longer along others."""
 
 PADDING_BYTES = 64
 """Padding between the lines of a block: lines at a power-of-two stride would compete for the same cache sets."""
@@ -139,7 +139,8 @@ def in_parts(constant: GpuConstant, kept: Callable[[np.ndarray], np.ndarray]) ->
 
     def part(name: str, source: np.ndarray) -> np.ndarray:
         _, lock, parts = entries.setdefault(id(source), (source, Lock(), {}))
-        with lock:  # another thread may make the other part
+        # Another thread may make the other part.
+        with lock:
             if name not in parts:
                 parts["kept"] = constant.compute(source)
                 parts["rest"] = split(parts["kept"], kept)
@@ -174,7 +175,7 @@ def _transpose(target: np.ndarray, lines: np.ndarray) -> None:
 
 
 def _blocks(shape: Sequence[int], far: int) -> list[tuple[slice, ...]]:
-    """Blocks of an array whose axis `far` was moved to the end."""
+    """Slices that divide an array of this shape into blocks, for a view with axis `far` at the end."""
     cuts = [[slice(None)] for _ in shape]
     for axis, size in zip((-1, far), BLOCK, strict=True):
         cuts[axis] = [slice(start, start + size) for start in range(0, shape[axis], size)]
@@ -196,7 +197,7 @@ def _pieces(array: np.ndarray, size: int) -> list[slice]:
 
 
 def _map_pieces(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
-    """Call a function for each piece, with threads if there are several, and no other thread makes constants."""
+    """Call a function for each piece: in threads if there are several pieces, and this thread is none of several."""
     count = 1 if is_beside_others() else min(processors(), len(pieces))
     if count < 2:
         return [function(piece) for piece in pieces]

@@ -28,7 +28,7 @@ DEEPEST = 20
 
 
 MAX_GROWING_BYTES = 1 << 22
-"""The largest partial sums of the first run that may become larger where the device is not busy. An estimate."""
+"""Largest partial sums of the first run, in bytes, that may grow at later sizes to keep the device busy. An estimate."""
 
 
 def has_names(problem: Problem) -> bool:
@@ -42,12 +42,12 @@ def at_estimates(problem: Problem) -> Problem:
 
 
 def parts_for(problem: Problem, tile: Tile | TensorTile, splits: int, features: Features) -> Dimension:
-    """The split-K factor as a formula: `splits` for the sizes of the first run, and less for sizes with more tiles.
+    """The split-K factor as a formula: `splits` at the sizes of the first run, and less at sizes with more tiles.
 
-    Programs fill as many waves as in the first run, or as many as the device computes in the time of one wave: a few programs
-    more would take as long as another wave. Large partial sums keep their size, and have as many waves as in the first run. By
-    the cost models, sums at 1.2, 1.4 and 2 times the first size then take 1.01, 1.02 and 1.05 times (float32), or 1.00, 1.00
-    and 1.02 times (TF32), as long as with the best tile and factor for their size, in total.
+    The programs fill whole waves, since a few programs beyond a wave take as long as another one. The number of waves is that
+    of the first run, or of the waves that the device computes in the time of one if there are more; above `MAX_GROWING_BYTES`
+    it is always that of the first run. By the cost models, sums at 1.2, 1.4 and 2 times the first size then take 1.01, 1.02
+    and 1.05 times (float32), or 1.00, 1.00 and 1.02 times (TF32), as long as with the best tile and factor, in total.
     """
     count = -(-problem.rows // tile.rows) * -(-problem.columns // tile.columns) * problem.stacks
     if splits == 1 or is_static((count,)):

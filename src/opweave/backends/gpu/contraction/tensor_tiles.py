@@ -40,10 +40,10 @@ MIN_STEPS = 4
 """Fewest steps of a program under split-K: with fewer, loads are not ahead of their use."""
 
 MAX_UNROLLED = 64
-"""The largest number of elements of a thread for long epilogues, which Triton repeats for each element. A product of float16
-with a sigmoid compiles in 1.4 s with 128 elements, and in 0.8 s with 64."""
+"""Maximum elements of a thread under a long epilogue, which Triton unrolls for each element. A product of float16 with a
+sigmoid compiles in 1.4 s with 128 elements, and in 0.8 s with 64."""
 SLOWER = 1.05
-"""The largest ratio of estimated times for which a tile that compiles faster is preferred: the error of estimates."""
+"""Largest slowdown, by estimate, for which a tile that compiles faster is preferred: the error of estimates."""
 THREADS = 32
 """Threads of a warp."""
 
@@ -150,10 +150,10 @@ def _estimates(problem: Problem, features: Features) -> Iterator[tuple[float, Me
 
 
 def with_small_epilogue(problem: Problem, tile: TensorTile, features: Features) -> TensorTile:
-    """Return a tile of at most `MAX_UNROLLED` elements a thread if it is about as fast as `tile`, else `tile`.
+    """Return a tile of at most `MAX_UNROLLED` elements a thread if one is about as fast as `tile`, else `tile`.
 
-    Without split-K, where another kernel computes the epilogue. A tile that is not the fastest by estimate was measured, and
-    is kept.
+    For kernels without split-K; with split-K, another kernel computes the epilogue. If `tile` is not the fastest by estimate,
+    it was chosen by a measurement, and is kept.
     """
     if _elements_of_thread(tile) <= MAX_UNROLLED:
         return tile

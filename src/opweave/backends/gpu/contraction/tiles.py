@@ -54,11 +54,11 @@ class TileShape:
     deepening: float
 
     def step_latency(self, depth: int) -> float:
-        """Microseconds of a step of a workgroup that is alone on a multiprocessor."""
+        """Microseconds that a step takes in a workgroup that is alone on a multiprocessor."""
         return self.latency + self.deepening * depth / 16
 
     def step_share(self, depth: int) -> float:
-        """Microseconds of a step of a workgroup on a fully occupied multiprocessor, divided by the number of workgroups."""
+        """Microseconds that a step of each workgroup adds on a fully occupied multiprocessor."""
         return self.rows * self.columns * (depth + STEP_OVERHEAD_TERMS) / PEAK_PRODUCTS_PER_US / self.rate
 
 

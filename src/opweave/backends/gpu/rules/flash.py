@@ -39,7 +39,8 @@ takes 5 us with parts of 32 keys, 12 us with parts of 64 keys, and 1 us more to 
 BUSY_SHARE = 4
 """Divide keys if at most 1 / BUSY_SHARE of the device's units would have work."""
 BUSY_SHARE_OF_NAMES = 2
-"""The same where sizes have names: later sizes may be smaller, and lose more without parts than larger ones do with them."""
+"""`BUSY_SHARE` where sizes have names: smaller later sizes lose more without parts than larger ones lose with them. Without
+parts, a conformer takes 1.19 times the static time on an H200 with WebGPU, at 32 workgroups after a first sound with 64."""
 MIN_PARTS = 4
 """Fewest parts of the keys: with fewer, the second kernel takes longer than the first one saves. An estimate."""
 MAX_PARTS = 64

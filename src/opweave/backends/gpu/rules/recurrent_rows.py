@@ -32,8 +32,8 @@ _FIRST = Const(0, "index")
 class KernelSteps:
     """The steps of a kernel: those from `start` to `end`, of `length` steps.
 
-    With an axis of chunks, the first chunk that runs begins with `padding` steps that leave states unchanged; `in_chunks` says
-    that other chunks keep the device busy while one waits for memory.
+    With an axis of chunks, the first chunk that runs begins with `padding` steps that leave states unchanged. `in_chunks` is
+    true if other chunks keep the device busy while one waits for memory.
     """
 
     length: Dimension

@@ -45,8 +45,9 @@ MIN_CHUNKS = 4
 """The smallest number of chunks: they read their sequences twice. An estimate."""
 
 MIN_FREE_CHUNKS = 8
-"""Chunks are worth it on a device with room for at least so many: 1024 steps of a selective scan of [8, 2048, 16] take an H200
-475 us in 4 chunks and 366 us at once, those of [8, 1024, 16] take 246 us in 8 chunks and 347 us at once."""
+"""Steps are divided only if the device can run this many chunks at once. On an H200, 1024 steps of a selective scan of
+[8, 2048, 16] take 475 us in 4 chunks and 366 us undivided; those of [8, 1024, 16] take 246 us in 8 chunks and 347 us
+undivided."""
 
 MAX_CHUNK_RATIO = 2
 """A number of chunks without padding is taken if the best one is at most so many times as large. An estimate."""

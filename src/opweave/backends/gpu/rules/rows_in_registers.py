@@ -50,8 +50,8 @@ ELEMENTS_OF_MANY_ROWS, ELEMENTS_OF_FEW_ROWS = 8, 4
 """Elements of a row for an invocation: measured on an H200 with selective scans of 16, and linear attention of 64 elements."""
 
 MAX_SHORT_ROW = 16
-"""Rows of at most so many elements have teams for few rows if there are no chunks: 1024 steps of a selective scan of
-[8, 2048, 16] at once take an H200 545 us with 8 elements for an invocation, and 366 us with 4."""
+"""Rows of at most this many elements use `ELEMENTS_OF_FEW_ROWS` in steps that are not divided into chunks. On an H200, 1024
+steps of a selective scan of [8, 2048, 16] take 545 us with 8 elements an invocation, and 366 us with 4."""
 
 MANY_ROWS = 512
 """Rows are many if all of them have at least this many elements for each unit. Measured as above."""

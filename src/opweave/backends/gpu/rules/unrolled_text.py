@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .rows_in_registers import RowsInRegisters
 
 MAX_READ_AHEAD = 32
-"""Maximum number of elements that a repetition of a loop loads for the next one, which take registers. An estimate."""
+"""Maximum number of elements that an iteration of a loop loads for the next one; each takes a register. An estimate."""
 
 
 class LoopText:
@@ -70,11 +70,12 @@ class LoopText:
         return {node for node in computed if uses[node] > 1 and node.parts and self._is_named(node)}
 
     def _read_ahead(self, loads: Sequence[Load]) -> list[Load]:
-        """The loads that a repetition does for the next one: of sequences of which a step reads a single element.
+        """The loads that an iteration does for the next one: of sequences of which a step reads a single element.
 
-        Teams read different elements of these, out of memory, and compilers move loads to the step that needs them, so that
-        each step waits for memory: 1024 steps of a selective scan of [4096, 16] take an H200 435 us, and 261 us with these
-        loads. What teams share, or an invocation reads as vectors, is soon in a cache. In many chunks, others run meanwhile.
+        Teams read different elements of these sequences from memory. Compilers sink the loads to the steps that use them, so
+        that each step waits for memory: on an H200, 1024 steps of a selective scan of [4096, 16] take 435 us, and 261 us if
+        they load ahead. Elements that teams share, or that an invocation reads as vectors, are in a cache after the first
+        load. With chunks, others run while one waits.
         """
         if self.rows.steps.in_chunks:
             return []
@@ -120,7 +121,7 @@ class LoopText:
             block.leave(f"for (var {variable} = 0; {variable} < {end}; {variable} += 1) {{")
 
     def _enter_loop(self, index: Index, variable: str, ahead: Sequence[Load]) -> None:
-        """Begin the loop, whose repetitions load these elements for the next one; the last one loads its own again."""
+        """Begin the loop. Each iteration does the loads `ahead` for the next one; the last iteration repeats its own."""
         block, last = self.block, Const(self.loop.extent - 1, "index")
         first, following = Const(0, "index"), ir.call("min", ir.call("add", index, Const(1, "index")), last)
         names = [block.variable(block.value(substitute(load, {index: first}))) for load in ahead]

@@ -96,7 +96,7 @@ def _(
         by_sizes = all(axis.width == axis.new for axis in resized)
     spatial = 3 if min(changed)[0] < input.rank - 2 else 2
     x = input
-    # A reshape beside an input or output of the graph is a copy: no shape that the kernels take is changed.
+    # A reshape next to an input or output of the graph copies, so shapes that the kernels take are not changed.
     if input.rank not in ((2, 3, 4) if mode == "nearest" else (spatial + 2,)):
         # [batches, channels, height, width], or with a depth: all other axes become channels.
         last = list(input.dims[-spatial:])
