@@ -200,3 +200,23 @@ def test_results_follow_weights_that_another_program_changes(
     loaded = context_on(CpuDriver()).load(path)
     assert len(scheduled) == count
     assert results(loaded) == expected
+
+
+@pytest.mark.parametrize(
+    "views", [lambda w: (w, w), lambda w: (w, w.T), lambda w: (w, w[:1])], ids=["same", "turned", "row"]
+)
+def test_weights_in_one_memory_have_another_plan_than_separate_ones(
+    views: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], tmp_path: Path, scheduled: list[Any]
+) -> None:
+    def of(a: np.ndarray, c: np.ndarray) -> Network:
+        return lambda b: {"y": b.add(b.matmul(b.input("x", "float32", [160, 160]), b.constant(a)), b.constant(c))}
+
+    weights, other = random(160, 160), random(160, 160, scale=0.3)
+    build(of(*views(weights))).save(tmp_path / "graph.opweave")
+    loaded = context_on(CpuDriver()).load(tmp_path / "graph.opweave")
+    second = views(other)[1].copy()
+    second[:1] = views(weights)[1][:1]  # equal elements where the key has them
+    a = other if second.size < other.size else weights
+    values = np.frombuffer(results(build(of(a, second)))["y"], "float32").reshape(160, 160)
+    np.testing.assert_allclose(values, random(160, 160, scale=1.0) @ a + second, 1e-3, 1e-3)
+    assert loaded.inputs

@@ -6,11 +6,13 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
 
 from ... import __version__
 from ...core.graph import Graph, Node, Operand
@@ -49,8 +51,34 @@ def key_of(graph: Graph, backend: GpuBackend) -> str:
 
     features = replace(backend.features, dialect=None)  # type: ignore[arg-type]
     tiles = backend.tiles_in_use()
-    parts = _sources(), backend.name, backend.precision, features, tiles, [node.label for node in graph.nodes]
+    names, shared = [node.label for node in graph.nodes], _shared_memory([o.value for o in constants_of(graph)])
+    parts = _sources(), backend.name, backend.precision, features, tiles, names, shared
     return digest(f"{parts} {digest_graph(graph, contents_of)}".encode()).hexdigest()
+
+
+def constants_of(graph: Graph) -> list[Operand]:
+    """The constants that the nodes of a graph read, in order."""
+    return list(dict.fromkeys(o for node in graph.nodes for o in node.operands if o.is_constant))
+
+
+def _shared_memory(arrays: Sequence[np.ndarray]) -> list[list[tuple[int, int]]]:
+    """Which arrays overlap in memory, with their offsets: a plan reads an array from the first one that holds it.
+
+    Arrays whose elements are in the key matter only beside others.
+    """
+    groups: list[list[tuple[int, int]]] = []
+    end = 0
+    bounds = [(*np.lib.array_utils.byte_bounds(array), number) for number, array in enumerate(arrays) if array.size]
+    for low, high, number in sorted(bounds):
+        if not groups or low >= end:
+            groups.append([])
+        groups[-1].append((number, low))
+        end = max(end, high)
+    return [
+        sorted((number, low - group[0][1]) for number, low in group)
+        for group in groups
+        if len(group) > 1 and any(arrays[number].nbytes > SMALL_BYTES for number, _ in group)
+    ]
 
 
 def _is_own(node: Node, backend: GpuBackend) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...core.dtypes import numpy_type
-from ...core.graph import Desc, Graph, Node, Operand
+from ...core.graph import Desc, Graph, Node
 from ...expr.gpu import GpuKernel
 from ...expr.gpu.triton import Bfloat16
 from ...expr.ir import Input
@@ -27,7 +27,7 @@ from ...support import disk_cache
 from .backend import GpuBackend
 from .constants import ConstantQuestion, GpuConstant, asked_of
 from .contraction.layout import in_parts
-from .plan_keys import KIND, NoPlanError, decoded, key_of
+from .plan_keys import KIND, NoPlanError, constants_of, decoded, key_of
 from .steps import Buffer, KernelStep
 
 MAX_LITERAL_BYTES = 2**16
@@ -100,7 +100,7 @@ class _PlanWriter:
 
     def __init__(self, graph: Graph) -> None:
         self._nodes = {node: number for number, node in enumerate(graph.nodes)}
-        self._sources = [operand.value for operand in _constants_of(graph)]
+        self._sources = [operand.value for operand in constants_of(graph)]
         self._buffers, self._constants, self._kernels, self._steps = (_NumberedEntries() for _ in range(4))
 
     def encode(self, plan: StepPlan) -> dict[str, Any]:
@@ -169,11 +169,6 @@ class _PlanWriter:
         return [array.dtype.name, list(array.shape), None, array.tobytes().hex()]
 
 
-def _constants_of(graph: Graph) -> list[Operand]:
-    """The constants that the nodes of a graph read, in order."""
-    return list(dict.fromkeys(o for node in graph.nodes for o in node.operands if o.is_constant))
-
-
 def _encode_desc(desc: Desc) -> list[Any]:
     if type(desc) not in (Desc, Bfloat16):
         raise NoPlanError(f"{desc} is no array of numbers")
@@ -220,7 +215,7 @@ class _PlanReader:
 
     def __init__(self, graph: Graph) -> None:
         self._nodes = graph.nodes
-        self._sources = [operand.value for operand in _constants_of(graph)]
+        self._sources = [operand.value for operand in constants_of(graph)]
         self._arrays: dict[str, np.ndarray] = {}
         self._made: dict[Hashable, GpuConstant] = {}
 
