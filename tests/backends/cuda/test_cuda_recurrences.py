@@ -18,6 +18,7 @@ import opweave as ow
 from opweave import composites
 from opweave.backends.gpu.rules.recurrent_rows import KernelSteps
 from opweave.backends.gpu.rules.rows_in_registers import rows_in_registers
+from opweave.core.guards import Guards
 from opweave.expr.ir import Input
 
 
@@ -110,6 +111,17 @@ def test_sequences_are_loaded_a_repetition_ahead_where_no_chunks_hide_that(in_ch
     before, _, body = text.partition("for (var n ")
     assert program.unrolled == 8
     assert (body.count("carried("), "carried(" in before) == ((0 if in_chunks else 2 * 8), False)
+
+
+def test_loops_of_a_named_number_of_iterations_load_nothing_before() -> None:
+    """They may run no iteration."""
+    recurrence, operands, results, _, features = arguments_of("scan", 40)
+    n = ow.Size("n")
+    with Guards({"n": 40}).deciding():
+        program = rows_in_registers(recurrence, operands, results, KernelSteps(n, 0, n), features)
+        text = program.kernel("scan", features).source.partition("opweave_kernel")[2]
+    assert "for (var n " in text
+    assert "carried(" not in text
 
 
 @pytest.mark.parametrize("name", ["network", "window"])

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ....core.sizes import is_multiple
+from ....core.sizes import Size, is_multiple
 from ....expr import ir
 from ....expr.gpu import Block, Local
 from ....expr.gpu.elements import call as call_text, is_simple
@@ -75,9 +75,10 @@ class LoopText:
         Teams read different elements of these sequences from memory. Compilers sink the loads to the steps that use them, so
         that each step waits for memory: on an H200, 1024 steps of a selective scan of [4096, 16] take 435 us, and 261 us if
         they load ahead. Elements that teams share, or that an invocation reads as vectors, are in a cache after the first
-        load. With chunks, others run while one waits.
+        load. With chunks, others run while one waits. Loads before a loop of no iterations would be out of bounds, so that
+        loops with a named number of iterations have none.
         """
-        if self.rows.steps.in_chunks:
+        if self.rows.steps.in_chunks or isinstance(self.loop.extent, Size):
             return []
         counts = Counter(load.source for load in loads)
         single = [
