@@ -119,7 +119,7 @@ def main(
         if only.lower() not in title.lower():
             continue
         with TemporaryDirectory(prefix="opweave-startup-") as folder:
-            row = _measured(title, device, folder)
+            row = _measure(title, device, folder)
         record.rows = sorted(
             [row, *(each for each in record.rows if each.name != title)], key=lambda each: titles.index(each.name)
         )
@@ -129,7 +129,7 @@ def main(
         write()
 
 
-def _measured(title: str, device: str, folder: str) -> Row:
+def _measure(title: str, device: str, folder: str) -> Row:
     """Save a network in one process, load it in others, and return its row."""
     extra = {"OPWEAVE_CACHE": f"{folder}/cache"}
 

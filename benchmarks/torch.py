@@ -333,7 +333,7 @@ def main(
             break
         began = time.monotonic()
         outcomes = {}
-        for key, future in _measured({key: missing[key] for key in group}).items():
+        for key, future in _measure_group({key: missing[key] for key in group}).items():
             try:
                 row, outcomes[key] = row_of(**future.result()), "ok"
                 record.rows = [each for each in record.rows if key_of(each) != key] + [row]
@@ -363,7 +363,7 @@ def _groups(keys: Sequence[str], jobs: int) -> list[list[str]]:
     return conversions + [compilations[start : start + jobs] for start in range(0, len(compilations), jobs)]
 
 
-def _measured(group: Mapping[str, Job]) -> dict[str, Future[dict[str, Any]]]:
+def _measure_group(group: Mapping[str, Job]) -> dict[str, Future[dict[str, Any]]]:
     """Run the jobs of a group concurrently, and return their completed futures."""
     with TemporaryDirectory(prefix="opweave-torch-") as folder, ThreadPoolExecutor(len(group)) as pool:
         waits = {key: Quiet(Path(folder), _forks().Event()) for key in group}
@@ -371,13 +371,13 @@ def _measured(group: Mapping[str, Job]) -> dict[str, Future[dict[str, Any]]]:
             quiet.first_calls.mkdir(exist_ok=True)
             quiet.calls.mkdir(exist_ok=True)
         with alone(Path(folder, "calls")):
-            futures = {key: pool.submit(_prepared_or_ended, job, waits[key]) for key, job in group.items()}
+            futures = {key: pool.submit(_run_job, job, waits[key]) for key, job in group.items()}
             for quiet in waits.values():
                 quiet.prepared.wait()
         return futures
 
 
-def _prepared_or_ended(job: Job, quiet: Quiet) -> dict[str, Any]:
+def _run_job(job: Job, quiet: Quiet) -> dict[str, Any]:
     """Run a job. The group must not wait for a job that ends or fails without later calls, so it counts as prepared."""
     try:
         return job(quiet)

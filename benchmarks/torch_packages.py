@@ -6,10 +6,5 @@ from .measure import script
 
 script("torch_modules").declare_operators()  # without which torchvision may refuse to be imported
 
-for name in (
-    "torch._dynamo",
-    "torchvision",
-    "timm",
-    "transformers",
-):
+for name in ("torch._dynamo", "torchvision", "timm", "transformers"):
     import_module(name)

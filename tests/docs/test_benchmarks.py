@@ -331,7 +331,7 @@ def test_torch_modules_are_measured_once(
     )
 
 
-def test_calls_of_torch_modules_are_measured_when_all_of_a_group_are_prepared_or_have_failed() -> None:
+def test_later_calls_of_a_group_of_torch_modules_are_measured_last() -> None:
     events: list[str] = []
 
     def job(quiet: torch.Quiet, name: str, seconds: float) -> dict[str, Any]:
@@ -344,7 +344,7 @@ def test_calls_of_torch_modules_are_measured_when_all_of_a_group_are_prepared_or
             events.append(f"{name} measured")
         return {"name": name}
 
-    found = torch._measured(
+    found = torch._measure_group(
         {name: partial(job, name=name, seconds=seconds) for name, seconds in (("a", 0), ("b", 0.1))}
     )
     assert events == ["a prepared", "b prepared", "a measured"]

@@ -161,7 +161,7 @@ def other_answer(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_graph_is_scheduled_if_the_plan_may_be_another(
+def test_other_conditions_schedule_the_graph_again(
     change: str, tmp_path: Path, scheduled: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "graph.opweave"
@@ -219,4 +219,4 @@ def test_weights_in_one_memory_have_another_plan_than_separate_ones(
     a = other if second.size < other.size else weights
     values = np.frombuffer(results(build(of(a, second)))["y"], "float32").reshape(160, 160)
     np.testing.assert_allclose(values, random(160, 160, scale=1.0) @ a + second, 1e-3, 1e-3)
-    assert loaded.inputs
+    assert loaded.inputs  # the parts of a file are found while a graph of it exists

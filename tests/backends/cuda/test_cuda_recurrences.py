@@ -104,7 +104,7 @@ def test_rows_are_in_registers(name: str, lanes: int, unrolled: int) -> None:
 
 
 @pytest.mark.parametrize("in_chunks", [False, True])
-def test_sequences_are_loaded_a_repetition_ahead_where_no_chunks_hide_that(in_chunks: bool) -> None:
+def test_sequences_are_loaded_an_iteration_ahead_without_chunks(in_chunks: bool) -> None:
     recurrence, operands, results, steps, features = arguments_of("scan", 40)
     program = rows_in_registers(recurrence, operands, results, replace(steps, in_chunks=in_chunks), features)
     text = program.kernel("scan", features).source.partition("opweave_kernel")[2]

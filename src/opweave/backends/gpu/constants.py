@@ -70,8 +70,8 @@ class GpuConstant:
         return owner_of(self.source)
 
 
-SMALL_BYTES, LARGE_BYTES = 2**22, 2**26
-"""Below `SMALL_BYTES` in total, constants are made by one thread. A constant above `LARGE_BYTES` is divided between threads.
+POOLED_BYTES, DIVIDED_BYTES = 2**22, 2**26
+"""Constants below `POOLED_BYTES` in total are made by one thread. One above `DIVIDED_BYTES` is divided between threads.
 Estimates."""
 
 AHEAD_BYTES = 2**28
@@ -80,22 +80,22 @@ AHEAD_BYTES = 2**28
 _thread = local()
 
 
-def is_beside_others() -> bool:
+def is_pool_thread() -> bool:
     """Whether this thread is one of several that make constants, and must not start more."""
-    return getattr(_thread, "is_beside_others", False)
+    return getattr(_thread, "is_pool_thread", False)
 
 
-def _join_others() -> None:
-    _thread.is_beside_others = True
+def _mark_pool_thread() -> None:
+    _thread.is_pool_thread = True
 
 
 def make_each(constants: Sequence[GpuConstant]) -> Iterator[np.ndarray]:
     """Yield the elements of each constant, in order. Threads make the following ones while the caller uploads."""
     count = min(processors(), len(constants))
-    if count < 2 or sum(constant.source.nbytes for constant in constants) < SMALL_BYTES:
+    if count < 2 or sum(constant.source.nbytes for constant in constants) < POOLED_BYTES:
         yield from (constant.make() for constant in constants)
         return
-    with ThreadPoolExecutor(count, "opweave-constants", _join_others) as pool:
+    with ThreadPoolExecutor(count, "opweave-constants", _mark_pool_thread) as pool:
         pending: deque[tuple[Callable[[], np.ndarray], int]] = deque()
         ahead = 0
         for constant in constants:
@@ -104,7 +104,7 @@ def make_each(constants: Sequence[GpuConstant]) -> Iterator[np.ndarray]:
                 result, made = pending.popleft()
                 yield result()
                 ahead -= made
-            pending.append((constant.make if size > LARGE_BYTES else pool.submit(constant.make).result, size))
+            pending.append((constant.make if size > DIVIDED_BYTES else pool.submit(constant.make).result, size))
             ahead += size
         while pending:
             yield pending.popleft()[0]()

@@ -62,7 +62,7 @@ def constants_of(graph: Graph) -> list[Operand]:
 
 
 def _shared_memory(arrays: Sequence[np.ndarray]) -> list[list[tuple[int, int]]]:
-    """Which arrays overlap in memory, with their offsets: a plan reads an array from the first one that holds it.
+    """Groups of arrays that overlap in memory, as numbers and offsets: a plan reads an array from the first that holds it.
 
     Arrays whose elements are in the key matter only beside others.
     """
@@ -109,7 +109,9 @@ def saved_refusals(graph: Graph, backend: GpuBackend) -> dict[Node, str | None]:
     """Saved results of `GpuBackend.why_not` for the nodes of a graph; empty if there are none."""
     if disk_cache.has_layers(KIND) and (key := key_of(graph, backend)):
         data = disk_cache.load(_key_of_refusals(key), KIND)
-        answers = None if data is None else decoded(lambda: {graph.nodes[k]: answer for k, answer in json.loads(data)})
+        answers = (
+            None if data is None else try_decode(lambda: {graph.nodes[k]: answer for k, answer in json.loads(data)})
+        )
         if answers is not None:
             return answers
     return {}
@@ -128,7 +130,7 @@ def _key_of_refusals(key: str) -> str:
     return digest(f"refusals {key}".encode()).hexdigest()
 
 
-def decoded(decode: Callable[[], T]) -> T | None:
+def try_decode(decode: Callable[[], T]) -> T | None:
     """The result of `decode`; None if the data are damaged, or do not fit."""
     try:
         return decode()

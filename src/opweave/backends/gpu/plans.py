@@ -27,7 +27,7 @@ from ...support import disk_cache
 from .backend import GpuBackend
 from .constants import ConstantQuestion, GpuConstant, asked_of
 from .contraction.layout import in_parts
-from .plan_keys import KIND, NoPlanError, constants_of, decoded, key_of
+from .plan_keys import KIND, NoPlanError, constants_of, key_of, try_decode
 from .steps import Buffer, KernelStep
 
 MAX_LITERAL_BYTES = 2**16
@@ -145,9 +145,9 @@ class _PlanWriter:
         return [*described, kernel.invocations, kernel.compiler, kernel.options, kernel.starts_early]
 
     def _buffer(self, buffer: Buffer) -> int:
-        return self._buffers.of(id(buffer), lambda: self._described(buffer))
+        return self._buffers.of(id(buffer), lambda: self._describe(buffer))
 
-    def _described(self, buffer: Buffer) -> list[Any]:
+    def _describe(self, buffer: Buffer) -> list[Any]:
         if buffer.values is not None:
             raise NoPlanError("a place depends on sizes")
         constant = None if buffer.value is None else self._constant(buffer.value)
@@ -207,7 +207,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 def _load(data: bytes, graph: Graph) -> StepPlan | None:
     """Read a plan; None if it is damaged, or the constants of the graph give other answers."""
-    return decoded(lambda: _PlanReader(graph).decode(json.loads(zlib.decompress(data))))
+    return try_decode(lambda: _PlanReader(graph).decode(json.loads(zlib.decompress(data))))
 
 
 class _PlanReader:

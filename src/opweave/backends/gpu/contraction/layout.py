@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ....support.processors import processors
-from ..constants import GpuConstant, is_beside_others
+from ..constants import GpuConstant, is_pool_thread
 from .problem import strided_view
 
 T = TypeVar("T")
@@ -198,7 +198,7 @@ def _pieces(array: np.ndarray, size: int) -> list[slice]:
 
 def _map_pieces(function: Callable[[Any], T], pieces: Sequence[Any]) -> list[T]:
     """Call a function for each piece: in threads if there are several pieces, and this thread is none of several."""
-    count = 1 if is_beside_others() else min(processors(), len(pieces))
+    count = 1 if is_pool_thread() else min(processors(), len(pieces))
     if count < 2:
         return [function(piece) for piece in pieces]
     with ThreadPoolExecutor(count) as pool:

@@ -42,7 +42,7 @@ MIN_STEPS = 4
 MAX_UNROLLED = 64
 """Maximum elements of a thread under a long epilogue, which Triton unrolls for each element. A product of float16 with a
 sigmoid compiles in 1.4 s with 128 elements, and in 0.8 s with 64."""
-SLOWER = 1.05
+MAX_SLOWDOWN = 1.05
 """Largest slowdown, by estimate, for which a tile that compiles faster is preferred: the error of estimates."""
 THREADS = 32
 """Threads of a warp."""
@@ -161,7 +161,7 @@ def with_small_epilogue(problem: Problem, tile: TensorTile, features: Features) 
     fastest, measured, _ = ranked[0]
     if measured.tile != tile:
         return tile
-    close = [row.tile for time, row, splits in ranked if splits == 1 and time < SLOWER * fastest]
+    close = [row.tile for time, row, splits in ranked if splits == 1 and time < MAX_SLOWDOWN * fastest]
     return next((option for option in close if _elements_of_thread(option) <= MAX_UNROLLED), tile)
 
 
